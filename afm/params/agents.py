@@ -1,0 +1,25 @@
+"""`agents.<agent>`: grammar, tools, limits and reward of one task domain."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from afm.params._model import Positive, Section
+
+ToolName = Literal["wiki_search", "web_search", "crawl_page", "code"]
+
+
+class AgentParams(Section):
+    """How one agent acts and is rewarded."""
+
+    grammar: Literal["six_functions", "double_check", "plan_first"]
+    """`six_functions`: MHQA prompt; `double_check`: web and wiki; `plan_first`: code."""
+    tools: Annotated[tuple[ToolName, ...], Field(min_length=1, strict=False)]
+    max_tool_calls: Positive
+    """Tool calls that are executed per rollout [calls]."""
+    top_k: Positive
+    """Passages per search [passages]."""
+    max_observation_chars: Positive
+    """Longer observations lose their middle [characters]."""
+    reward: Literal["exact_match", "answer_times_format"]
+    """`answer_times_format` is the paper's product for code; `exact_match` the official MHQA script."""

@@ -1,0 +1,40 @@
+"""`teacher` and `rollout`: who demonstrates, how often, and within which limits."""
+
+from typing import Literal
+
+from afm.params._model import Positive, PositiveFloat, Section, Share
+
+
+class MistakeShares(Section):
+    """Seeded shares of the scripted teacher's rollouts that show one fault each."""
+
+    too_few_steps: Share
+    redundant_call: Share
+    wrong_answer: Share
+    missing_reflection: Share
+    instruction_violation: Share
+    late_correction: Share
+    """Starts wrong, doubts itself in an early double check, and corrects itself. Not a fault."""
+    detour: Share
+    """Searches for the wrong entity first, notices in a reflection, and searches again. Not a fault."""
+
+
+class TeacherParams(Section):
+    """Section `teacher`."""
+
+    name: str
+    kind: Literal["scripted"]
+    mistakes: MistakeShares
+
+
+class RolloutParams(Section):
+    """Section `rollout`."""
+
+    seed: int
+    num_samples: Positive
+    """Rollouts per query."""
+    concurrency: Positive
+    """Rollouts in flight."""
+    tool_timeout_s: PositiveFloat
+    max_failed_share: Share
+    """Above this share of failed rollouts the stage stops."""

@@ -1,0 +1,1 @@
+"""Training on this machine: the project's own small base model and the tools it needs."""

@@ -1,0 +1,1 @@
+"""Scheduling, lineage and the `afm` command: everything around the stages."""

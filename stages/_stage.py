@@ -1,0 +1,162 @@
+"""What a stage is: its declaration, and the command line derived from it.
+
+A stage declares dataclasses of params sections, input paths and output paths. The command line has one flag per path
+and per matrix axis and never a hyper-parameter, so what DVC tracks is all that a stage can read.
+"""
+
+import argparse
+import dataclasses
+import signal
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from afm.errors import UserError
+from afm.params._model import Section
+from afm.params.root import cut, parse_section, read_tree
+
+Axis = Literal["agent", "scale", "variant"]
+Environment = Literal["pipeline", "serve", "rl"]
+
+EXIT_USER_ERROR = 2
+"""Exit code for what a user can mend; printed without a traceback."""
+EXIT_TERMINATED = 143
+"""Exit code after SIGTERM, by convention 128 + 15."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a stage knows about its cell besides params and paths."""
+
+    axes: Mapping[str, str]
+    """Matrix axes of the cell, for instance {"agent": "mhqa", "scale": "tiny"}."""
+    scratch: Path
+    """Folder for checkpoints and logs; survives a kill, keyed by the identity of the result."""
+
+    @property
+    def agent(self) -> str:
+        """Task domain of the cell."""
+        return self.axes["agent"]
+
+    @property
+    def scale(self) -> str:
+        """Model scale of the cell."""
+        return self.axes["scale"]
+
+    @property
+    def variant(self) -> str:
+        """Model variant of the cell."""
+        return self.axes["variant"]
+
+    @property
+    def steps(self) -> Path:
+        """JSON Lines of training steps: `{"step": int, "<metric>": float, ...}`, appended live."""
+        return self.scratch / "steps.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage of the pipeline."""
+
+    name: str
+    run: Callable[[Any, Any, Any, Context], None]
+    params: type
+    """Dataclass of `Section` fields; `metadata={"key": ...}` where the key differs from the name."""
+    inputs: type
+    """Dataclass of `Path` fields, or `Path | None` for one that not every cell has."""
+    outputs: type
+    """Dataclass of `Path` fields."""
+    axes: tuple[Axis, ...]
+    environment: Environment = "pipeline"
+
+    def params_keys(self, axes: Mapping[str, str]) -> dict[str, str]:
+        """Map each params field to its dotted key in params.yaml for one cell."""
+        return {
+            field.name: str(field.metadata.get("key", field.name)).format(**axes)
+            for field in dataclasses.fields(self.params)
+        }
+
+
+def path_fields(declaration: type) -> dict[str, bool]:
+    """Map each path field of an Inputs or Outputs dataclass to whether it is required."""
+    hints = typing.get_type_hints(declaration)
+    return {
+        field.name: not isinstance(hints[field.name], types.UnionType)
+        for field in dataclasses.fields(declaration)
+    }
+
+
+def flag(name: str, *, output: bool) -> str:
+    """Return the command-line flag of a path field."""
+    dashed = name.replace("_", "-")
+    return f"--out-{dashed}" if output else f"--{dashed}"
+
+
+def make_parser(stage: Stage) -> argparse.ArgumentParser:
+    """Build the stage's command line: axes, input paths, output paths."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m stages.{stage.name}", description=sys.modules[stage.run.__module__].__doc__
+    )
+    for axis in stage.axes:
+        parser.add_argument(f"--{axis}", required=True)
+    for name, required in path_fields(stage.inputs).items():
+        parser.add_argument(flag(name, output=False), type=Path, required=required)
+    for name in path_fields(stage.outputs):
+        parser.add_argument(flag(name, output=True), type=Path, required=True)
+    return parser
+
+
+def load_params(stage: Stage, tree: Mapping[str, Any], axes: Mapping[str, str], where: str) -> Any:
+    """Read the declared sections, and nothing else, from a params tree.
+
+    Raises:
+        UserError: a section is missing or malformed.
+    """
+    hints = typing.get_type_hints(stage.params)
+    sections: dict[str, Section] = {}
+    for name, key in stage.params_keys(axes).items():
+        value = cut(dict(tree), key, where=where)
+        sections[name] = parse_section(value, hints[name], where=f"{where}: {key}")
+    return stage.params(**sections)
+
+
+def main(stage: Stage) -> NoReturn:
+    """Run a stage from its command line and exit.
+
+    Exit codes: 0 done; 2 something the user can mend (one message, no traceback); 143 after SIGTERM; 1 anything else.
+    """
+    signal.signal(signal.SIGTERM, _on_terminate)
+    parser = make_parser(stage)
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"))
+    parser.add_argument("--scratch", type=Path, required=True)
+    args = parser.parse_args()
+    try:
+        _run(stage, args)
+    except UserError as error:
+        print(f"{stage.name}: {error}", file=sys.stderr)
+        sys.exit(EXIT_USER_ERROR)
+    sys.exit(0)
+
+
+def _run(stage: Stage, args: argparse.Namespace) -> None:
+    axes = {axis: getattr(args, axis) for axis in stage.axes}
+    params = load_params(stage, read_tree(args.params), axes, where=str(args.params))
+    inputs = stage.inputs(**{name: getattr(args, name) for name in path_fields(stage.inputs)})
+    for name, path in vars(inputs).items():
+        if path is not None and not path.exists():
+            raise UserError(f"input {name} does not exist: {path}")
+    outputs = stage.outputs(
+        **{name: getattr(args, f"out_{name}") for name in path_fields(stage.outputs)}
+    )
+    args.scratch.mkdir(parents=True, exist_ok=True)
+    stage.run(params, inputs, outputs, Context(axes=axes, scratch=args.scratch))
+    missing = [str(path) for path in vars(outputs).values() if not path.exists()]
+    assert not missing, f"stage {stage.name} ended without writing {missing}"
+
+
+def _on_terminate(_signum: int, _frame: Any) -> NoReturn:
+    sys.exit(EXIT_TERMINATED)
