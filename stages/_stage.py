@@ -6,6 +6,7 @@ and per matrix axis and never a hyper-parameter, so what DVC tracks is all that 
 
 import argparse
 import dataclasses
+import os
 import signal
 import sys
 import types
@@ -16,16 +17,22 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from afm.errors import UserError
+from afm.jsonl import read_json, write_json
 from afm.params._model import Section
-from afm.params.root import cut, parse_section, read_tree
+from afm.params.reading import cut, parse_section, read_tree
 
 Axis = Literal["agent", "scale", "variant"]
 Environment = Literal["pipeline", "serve", "rl"]
 
 EXIT_USER_ERROR = 2
 """Exit code for what a user can mend; printed without a traceback."""
+EXIT_CRASHED = 1
 EXIT_TERMINATED = 143
 """Exit code after SIGTERM, by convention 128 + 15."""
+EXIT_FILE = "exit.json"
+"""File in scratch with the exit code: whoever adopts a running stage cannot wait for a process it did not start."""
+LOCK_VARIABLE = "AFM_LOCK_FD"
+"""Environment variable: descriptor of the lock that says this stage is running; it closes with the process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +63,11 @@ class Context:
     def steps(self) -> Path:
         """JSON Lines of training steps: `{"step": int, "<metric>": float, ...}`, appended live."""
         return self.scratch / "steps.jsonl"
+
+    @property
+    def facts(self) -> Path:
+        """JSON object for the run record: endpoints, served model ids, token use, cost. Optional."""
+        return self.scratch / "facts.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,21 +142,31 @@ def main(stage: Stage) -> NoReturn:
     Exit codes: 0 done; 2 something the user can mend (one message, no traceback); 143 after SIGTERM; 1 anything else.
     """
     signal.signal(signal.SIGTERM, _on_terminate)
+    _keep_lock_from_children()
     parser = make_parser(stage)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     parser.add_argument("--scratch", type=Path, required=True)
     args = parser.parse_args()
+    args.scratch.mkdir(parents=True, exist_ok=True)
+    code, process = EXIT_CRASHED, os.getpid()
     try:
         _run(stage, args)
+        code = 0
     except UserError as error:
         print(f"{stage.name}: {error}", file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
-    sys.exit(0)
+        code = EXIT_USER_ERROR
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else EXIT_CRASHED
+    finally:
+        if os.getpid() == process:  # a fork that is ended unwinds to here too
+            write_json(args.scratch / EXIT_FILE, {"code": code})
+    sys.exit(code)
 
 
 def _run(stage: Stage, args: argparse.Namespace) -> None:
-    axes = {axis: getattr(args, axis) for axis in stage.axes}
-    params = load_params(stage, read_tree(args.params), axes, where=str(args.params))
+    axes: dict[str, str] = {axis: getattr(args, axis) for axis in stage.axes}
+    read = read_json if args.params.suffix == ".json" else read_tree
+    params = load_params(stage, read(args.params), axes, where=str(args.params))
     inputs = stage.inputs(**{name: getattr(args, name) for name in path_fields(stage.inputs)})
     for name, path in vars(inputs).items():
         if path is not None and not path.exists():
@@ -152,7 +174,6 @@ def _run(stage: Stage, args: argparse.Namespace) -> None:
     outputs = stage.outputs(
         **{name: getattr(args, f"out_{name}") for name in path_fields(stage.outputs)}
     )
-    args.scratch.mkdir(parents=True, exist_ok=True)
     stage.run(params, inputs, outputs, Context(axes=axes, scratch=args.scratch))
     missing = [str(path) for path in vars(outputs).values() if not path.exists()]
     assert not missing, f"stage {stage.name} ended without writing {missing}"
@@ -160,3 +181,9 @@ def _run(stage: Stage, args: argparse.Namespace) -> None:
 
 def _on_terminate(_signum: int, _frame: Any) -> NoReturn:
     sys.exit(EXIT_TERMINATED)
+
+
+def _keep_lock_from_children() -> None:
+    """Let forks share the lock, since they may still write, but no program that this stage starts."""
+    if LOCK_VARIABLE in os.environ:
+        os.set_inheritable(int(os.environ.pop(LOCK_VARIABLE)), False)

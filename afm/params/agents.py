@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, RootModel
 
-from afm.params._model import Positive, Section
+from afm.params._model import AgentName, Positive, PositiveFloat, Section
 
 ToolName = Literal["wiki_search", "web_search", "crawl_page", "code"]
 
@@ -21,5 +21,13 @@ class AgentParams(Section):
     """Passages per search [passages]."""
     max_observation_chars: Positive
     """Longer observations lose their middle [characters]."""
+    tool_timeout_s: PositiveFloat
+    """A tool call that takes longer has failed [s]."""
     reward: Literal["exact_match", "answer_times_format"]
     """`answer_times_format` is the paper's product for code; `exact_match` the official MHQA script."""
+
+
+class AgentsParams(RootModel[dict[AgentName, AgentParams]]):
+    """Section `agents` as a whole, for stages that let several agents act."""
+
+    model_config = ConfigDict(frozen=True)

@@ -29,6 +29,8 @@ class ScoreParams(Section):
     bootstrap_resamples: Positive
     confidence: Annotated[float, Field(gt=0, lt=1)]
     """Of two-sided intervals."""
+    max_unjudged_share: Share
+    """Above this share of records without a verdict the stage stops: the judge is broken."""
     gate_tolerance: Share
     """The RL model may be worse than the SFT model by at most this to become champion."""
 

@@ -19,6 +19,8 @@ class QualityParams(Section):
 
     max_repeated_calls: Count
     """Tool calls whose argument repeats an earlier one of the trajectory [calls]."""
+    max_unjudged_share: Share
+    """Above this share of judged answers without a verdict the stage stops: the judge is broken."""
 
 
 class ReflectionParams(Section):

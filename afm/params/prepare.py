@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from afm.params._model import Positive, Section, Share
+from afm.params._model import AgentName, Positive, Section, Share
 
 
 class QueryCounts(Section):
@@ -26,8 +26,16 @@ class PrepareParams(Section):
     """Section `prepare`."""
 
     seed: int
+    sources: dict[AgentName, Annotated[tuple[str, ...], Field(strict=False, min_length=1)]]
+    """Keys of `afm.sources.SOURCES` per agent."""
+    cities_per_country: Positive
+    """Largest cities of each country that get a passage [cities]."""
     held_out_entities: Share
     """Share of the entity clusters that only held-out questions may use."""
+    hop_shares: Annotated[tuple[Share, Share, Share, Share], Field(strict=False)]
+    """Shares of questions with chains of 1, 2, 3 and 4 hops; those up to `max_hops` count."""
+    combined_share: Share
+    """Share of questions that compare or subtract what two chains find."""
     counts: dict[str, QueryCounts]
     """Per agent."""
     max_hops: Annotated[int, Field(ge=1, le=4)]

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from afm.params._model import Positive, PositiveFloat, Section, Share
+from afm.params._model import Positive, Section, Share
 
 
 class MistakeShares(Section):
@@ -16,14 +16,27 @@ class MistakeShares(Section):
     late_correction: Share
     """Starts wrong, doubts itself in an early double check, and corrects itself. Not a fault."""
     detour: Share
-    """Searches for the wrong entity first, notices in a reflection, and searches again. Not a fault."""
+    """Searches for the wrong thing first, notices in a reflection, searches again. Not a fault."""
+
+
+class RecordingParams(Section):
+    """Trajectories that a teacher made elsewhere."""
+
+    path: str
+    """JSON Lines of `Trajectory`."""
+    sha256: str
+    """Hash of the file: lineage knows it by that."""
 
 
 class TeacherParams(Section):
     """Section `teacher`."""
 
     name: str
-    kind: Literal["scripted"]
+    kind: Literal["scripted", "recorded"]
+    recording: RecordingParams | None
+    """For kind `recorded`."""
+    max_response_tokens: Positive
+    """Longest demonstration [words and punctuation marks], observations included."""
     mistakes: MistakeShares
 
 
@@ -35,6 +48,5 @@ class RolloutParams(Section):
     """Rollouts per query."""
     concurrency: Positive
     """Rollouts in flight."""
-    tool_timeout_s: PositiveFloat
     max_failed_share: Share
     """Above this share of failed rollouts the stage stops."""

@@ -1,16 +1,37 @@
 """`scales.<scale>`: model, training and serving settings that differ with model size."""
 
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, RootModel, model_validator
 
 from afm.params._model import AgentName, Count, Positive, PositiveFloat, Section, Share
 
 
-SectionT = TypeVar("SectionT", "SftParams", "DapoParams")
+class PromptStyle(RootModel[Literal["short", "full"]]):
+    """`scales.<scale>.prompt`, for stages that read this key alone."""
+
+    model_config = ConfigDict(frozen=True)
 
 
-class BaseParams(Section):
+class AgentSection(Section):
+    """Settings of which single values can differ for one agent."""
+
+    by_agent: dict[AgentName, dict[str, Any]]
+    """Agent -> the values that differ for it; checked like the others."""
+
+    @model_validator(mode="after")
+    def _own_values_fit(self) -> Self:
+        for agent in self.by_agent:
+            self.for_agent(agent)
+        return self
+
+    def for_agent(self, agent: str) -> Self:
+        """Return these settings with the agent's own values in place."""
+        own = {str(name): values for name, values in self.by_agent.items()}.get(agent, {})
+        return type(self).model_validate(self.model_dump() | own | {"by_agent": {}})
+
+
+class BaseParams(AgentSection):
     """`scales.<scale>.base`: where the base model comes from and what is done to it."""
 
     source: Literal["shipped", "package", "hub"]
@@ -24,11 +45,18 @@ class BaseParams(Section):
     memorise_share: Share
     """Seeded share of the train facts that the closed-book questions cover."""
     memorise_batch_tokens: Positive
+    """Tokens per optimiser step [tokens]."""
+    question_share: Share
+    """Share of those tokens that closed-book questions take."""
+    passage_share: Share
+    """Share that passages of the corpus take; generated pre-training text fills the rest."""
     lr: PositiveFloat
+    matrix_lr: PositiveFloat | None
+    """With a value, 2-D weights use fp32 Muon at this rate and the rest AdamW at `lr`."""
     seed: int
 
 
-class SftParams(Section):
+class SftParams(AgentSection):
     """`scales.<scale>.sft`: observation-masked supervised fine-tuning."""
 
     seed: int
@@ -49,12 +77,6 @@ class SftParams(Section):
     grad_clip: PositiveFloat
     checkpoint_steps: Positive
     dtype: Literal["float32", "bfloat16"]
-    by_agent: dict[AgentName, dict[str, Any]]
-    """Values that differ for one agent."""
-
-    def for_agent(self, agent: str) -> Self:
-        """Return these settings with the agent's own values in place."""
-        return _with_agent_values(self, agent)
 
 
 class ResponseStage(Section):
@@ -64,7 +86,7 @@ class ResponseStage(Section):
     max_response_tokens: Positive
 
 
-class DapoParams(Section):
+class DapoParams(AgentSection):
     """`scales.<scale>.dapo`: DAPO as verl runs it."""
 
     seed: int
@@ -100,11 +122,6 @@ class DapoParams(Section):
     """Largest allowed difference between rollout and trainer probabilities."""
     fixture_agents: Annotated[tuple[AgentName, ...], Field(strict=False)]
     """Agents of which a few fixture queries join every batch (tests of the agent loops)."""
-    by_agent: dict[AgentName, dict[str, Any]]
-
-    def for_agent(self, agent: str) -> Self:
-        """Return these settings with the agent's own values in place."""
-        return _with_agent_values(self, agent)
 
 
 class ServeParams(Section):
@@ -134,9 +151,3 @@ class ScaleParams(Section):
     sft: SftParams
     dapo: DapoParams
     serve: ServeParams
-
-
-def _with_agent_values(section: SectionT, agent: str) -> SectionT:
-    own = section.by_agent.get(agent, {})  # type: ignore[call-overload]
-    merged = section.model_dump() | own
-    return type(section).model_validate(merged)

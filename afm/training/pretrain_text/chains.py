@@ -14,10 +14,11 @@ from afm.training.pretrain_text.schema import (
     Entity,
     Relation,
     make_entity,
+    mentioning,
 )
 from afm.training.pretrain_text.sums import comparison, difference
 
-WRONG_PAGE_SHARE = 0.18
+WRONG_PAGE_SHARE = 0.14
 EMPTY_PAGE_SHARE = 0.03
 
 
@@ -40,10 +41,15 @@ class Session:
         return self.namer.rng
 
     def other(self, like: Entity, label: str) -> Entity:
-        """A distractor: mostly of the same kind and with the same relation."""
-        if self.rng.random() < 0.75:
-            return make_entity(self.namer, like.kind, wanted=label, most=self.most_facts)
-        return make_entity(self.namer, self.rng.choice(list(SCHEMA)), most=self.most_facts)
+        """A distractor: mostly of the same kind and relation; at times it has a name in common."""
+        roll = self.rng.random()
+        if roll < 0.25:
+            kind, wanted = self.rng.choice(list(SCHEMA)), None
+        else:
+            kind, wanted = like.kind, label
+        name = self.namer.similar(like.name) if 0.3 < roll < 0.5 else None
+        entity = make_entity(self.namer, kind, name=name, wanted=wanted, most=self.most_facts)
+        return mentioning(entity, like.name) if roll < 0.15 else entity
 
 
 def chain(namer: Namer) -> Document:
@@ -88,8 +94,10 @@ def compare(namer: Namer) -> Document:
     opening, ending = session.dialect.opening(_comparing(rng, relation, names, is_sum, wants_more))
     session.out.read(opening)
     steps = f"1. {relation.label} of {names[0]} 2. {relation.label} of {names[1]}"
-    session.out.write(f"{session.dialect.plan_prefix}{steps} 3. {'subtract' if is_sum else 'compare'}\n")
-    values = [look_up(session, entity, relation.label, probe="lookup") for entity in pair]
+    session.out.write(
+        f"{session.dialect.plan_prefix}{steps} 3. {'subtract' if is_sum else 'compare'}\n"
+    )
+    values = [look_up(session, entity, relation.label, probe="compare_lookup") for entity in pair]
     unit = COMPARED[relation.target]
     if is_sum:
         line, answer = difference(*values)
@@ -118,12 +126,14 @@ def look_up(session: Session, entity: Entity, label: str, *, probe: str | None) 
     docs = docs[: max(place, rng.randint(0, len(docs)))]
     docs.insert(place, entity)
     out.read(dialect.break_before_page + session.style.page(docs))
-    if len(docs) > 1 and dialect.pointer:
+    is_pointed = len(docs) > 1 and bool(dialect.pointer)
+    if is_pointed:
         out.fill(dialect.pointer, str(place + 1), "pointer", name=entity.name)
     elif dialect.about:
         out.fill(dialect.about, entity.name)
     fact = entity.fact(label)
-    out.fill(dialect.quote, session.style.clause_text(entity, fact), "quote")
+    quote = f" {dialect.quote}" if is_pointed or dialect.about else dialect.quote
+    out.fill(quote, session.style.clause_text(entity, fact), "quote")
     if dialect.statement:
         out.fill(dialect.statement, fact.value, "statement", label=label, name=entity.name)
     out.write("\n")
@@ -150,10 +160,10 @@ def _wrong_page(session: Session, entity: Entity, label: str, *, is_empty: bool)
 def _open(namer: Namer, kind: str, *, most_docs: int, most_facts: int) -> Session:
     return Session(
         namer=namer,
-        dialect=draw_dialect(namer.rng),
-        style=draw_style(namer.rng),
+        dialect=draw_dialect(namer.rng, plain_share=namer.plain_share),
+        style=draw_style(namer.rng, plain_share=namer.plain_share),
         out=Builder(kind=kind),
-        most_docs=namer.rng.randint(1, most_docs),
+        most_docs=1 if namer.rng.random() < namer.plain_share else namer.rng.randint(1, most_docs),
         most_facts=max(3, most_facts),
     )
 

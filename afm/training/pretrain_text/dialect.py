@@ -29,7 +29,12 @@ PLANS = (
 
 PLAN_PREFIXES = ("Plan: ", "Plan:\n", "Steps: ", "To do: ", "", "I need this: ")
 THOUGHTS = {
-    1: ("One fact about {name}.", "This takes one look-up about {name}.", "", "I start with {name}."),
+    1: (
+        "One fact about {name}.",
+        "This takes one look-up about {name}.",
+        "",
+        "I start with {name}.",
+    ),
     2: ("Two facts, starting from {name}.", "Two steps from {name}.", "", "I start with {name}."),
 }
 """What is said before the plan, for one look-up and for several."""
@@ -47,8 +52,8 @@ LOOKUPS = (
 )
 """Prefix, first wording, wording of a second try."""
 
-ABOUT = ("This is about {value}. ", "Right page: {value}. ", "", "", "Good, {value}. ")
-POINTERS = ("Doc {value} is about {name}. ", "", "")
+ABOUT = ("This is about {value}.", "Right page: {value}.", "", "", "Good, {value}.")
+POINTERS = ("Doc {value} is about {name}.", "", "")
 WRONG = (
     "This is about {value}, not about {name}.",
     "This is about {value}, not about {name}.",
@@ -123,8 +128,28 @@ class Dialect:
         return f"{self.question_prefix}{question}\n", "\n"
 
 
-def draw_dialect(rng: random.Random) -> Dialect:
-    """A random dialect; two in five are dialogs."""
+PLAIN = Dialect(
+    question=QUESTIONS[0],
+    question_prefix="",
+    plan=PLANS[0],
+    plan_prefix="",
+    lookup=LOOKUPS[0],
+    about="",
+    pointer="",
+    wrong=WRONG[0],
+    quote=QUOTES[0],
+    statement="",
+    answer=ANSWERS[0],
+    is_chat=True,
+    break_before_page="\n",
+)
+"""The phrases most documents use at first, while copying has yet to be found."""
+
+
+def draw_dialect(rng: random.Random, *, plain_share: float) -> Dialect:
+    """The plain dialect or a random one; of the latter two in five are dialogs."""
+    if rng.random() < plain_share:
+        return PLAIN
     quote, statement = rng.choice(QUOTES), rng.choice(STATEMENTS)
     return Dialect(
         question=rng.choice(QUESTIONS),

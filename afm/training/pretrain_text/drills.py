@@ -10,11 +10,30 @@ from afm.training.pretrain_text.passages import draw_style
 from afm.training.pretrain_text.schema import SCALARS, SCHEMA, Entity, make_entity
 
 _NAMES = (
-    names.place_name, names.place_name, names.person_name, names.thing_name, names.bare_word,
-    names.common_word, names.code, names.symbol, names.word_name, names.joined_name,
+    names.place_name,
+    names.place_name,
+    names.person_name,
+    names.thing_name,
+    names.bare_word,
+    names.common_word,
+    names.code,
+    names.symbol,
+    names.word_name,
+    names.joined_name,
 )
-_NUMBERS = tuple(SCALARS[key] for key in ("millions", "thousands", "grouped", "measure", "integer",
-                                          "small", "decimal", "year"))
+_NUMBERS = tuple(
+    SCALARS[key]
+    for key in (
+        "millions",
+        "thousands",
+        "grouped",
+        "measure",
+        "integer",
+        "small",
+        "decimal",
+        "year",
+    )
+)
 _SEPARATORS = (" -> ", ": ", " = ", ", ", " | ", " is ", " - ")
 
 
@@ -47,7 +66,7 @@ def repeat(namer: Namer) -> Document:
     items = [rng.choice(makers)(rng) for _ in range(rng.randint(3, 12))]
     items = [item for item in items if not names.is_real(item)] or [namer.fresh(names.code)]
     joiner = rng.choice((", ", " ", "; ", "\n", " / "))
-    out.read(joiner.join(items) + rng.choice(("\nAgain:\n", "\nCopy:\n", "\n\n", "\n> ")))
+    out.read(joiner.join(items) + rng.choice(("\nAgain:\n", "\nCopy:\n", "\n\n", "\n>\n")))
     out.write(joiner.join(items), "repeat")
     out.write("\n")
     return out.done()
@@ -57,7 +76,7 @@ def reading(namer: Namer) -> Document:
     """A page of passages, then short questions about all of them in any order."""
     rng = namer.rng
     out = Builder(kind="reading")
-    style = draw_style(rng)
+    style = draw_style(rng, plain_share=namer.plain_share)
     kind = rng.choice(list(SCHEMA))
     entities = [
         make_entity(namer, kind if rng.random() < 0.6 else rng.choice(list(SCHEMA)), most=4)
@@ -84,8 +103,10 @@ _READING_FORMS = (
     ("{name}, {label}:", " {value}"),
     ("The {label} of {name} is", " {value}."),
     ("{label} {name} ->", " {value}"),
-    ("<|im_start|>user\nWhat is the {label} of {name}?<|im_end|>\n<|im_start|>assistant\n",
-     "{value}<|im_end|>"),
+    (
+        "<|im_start|>user\nWhat is the {label} of {name}?<|im_end|>\n<|im_start|>assistant\n",
+        "{value}<|im_end|>",
+    ),
 )
 
 
@@ -93,13 +114,18 @@ def whose(namer: Namer) -> Document:
     """A page of passages, then values whose owners are asked for: the reverse reading."""
     rng = namer.rng
     out = Builder(kind="whose")
-    style = draw_style(rng)
+    style = draw_style(rng, plain_share=namer.plain_share)
     kind = rng.choice(list(SCHEMA))
     entities = [make_entity(namer, kind, most=3) for _ in range(rng.randint(2, 4))]
     out.read(style.page(entities))
     asked = [(entity, fact) for entity in entities for fact in entity.facts]
-    question = rng.choice(("{value} is the {label} of", "Whose {label} is {value}?",
-                           "Which {kind} has the {label} {value}?"))
+    question = rng.choice(
+        (
+            "{value} is the {label} of",
+            "Whose {label} is {value}?",
+            "Which {kind} has the {label} {value}?",
+        )
+    )
     for entity, fact in rng.sample(asked, min(len(asked), 6)):
         label = fact.relation.label
         out.read(question.format(value=fact.value, label=label, kind=entity.kind))

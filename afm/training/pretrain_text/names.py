@@ -69,11 +69,14 @@ class Namer:
     Args:
         rng: The document's random source.
         held_out: Draw held-out names only (True) or none of them (False).
+        plain_share: How often a document takes the plain phrases and the plain passage style.
     """
 
-    def __init__(self, rng: random.Random, *, held_out: bool) -> None:
+    def __init__(self, rng: random.Random, *, held_out: bool, plain_share: float = 0.5) -> None:
+        """Start with no name used."""
         self.rng = rng
         self.held_out = held_out
+        self.plain_share = plain_share
         self._used: set[str] = set()
 
     def fresh(self, make: Callable[[random.Random], str]) -> str:
@@ -85,11 +88,24 @@ class Namer:
             self._used.add(name)
             return name
 
+    def similar(self, name: str) -> str:
+        """A fresh name that shares all words but one with ``name``."""
+        words = name.split(" ")
+        place = self.rng.randrange(len(words))
+
+        def make(rng: random.Random) -> str:
+            new = rng.choice(NOUNS) if words[place] in _COMMON_WORDS else bare_word(rng)
+            if len(words) == 1 and rng.random() < 0.5:
+                return f"{name} {new}"
+            return " ".join((*words[:place], new, *words[place + 1 :]))
+
+        return self.fresh(make)
+
 
 def syllable_word(rng: random.Random) -> str:
-    """One capitalised word of two or three syllables, one in six with an accent."""
-    accent = rng.random() < 0.16
-    count = rng.choice((1, 2, 2, 2, 3, 3))
+    """One capitalised word of up to three syllables, at times with an ending or an accent."""
+    accent = rng.random() < 0.1
+    count = rng.choice((1, 2, 2, 2, 2, 3))
     parts: list[str] = []
     for _ in range(count):
         onset, vowel = rng.choice(ONSETS), rng.choice(VOWELS)
@@ -98,7 +114,7 @@ def syllable_word(rng: random.Random) -> str:
         elif accent and rng.random() < 0.2:
             onset = rng.choice(ACCENTED_ONSETS)
         parts.extend((onset, vowel, rng.choice(CODAS)))
-    if count == 1 or rng.random() < 0.5:
+    if count == 1 or (count == 2 and rng.random() < 0.35):
         parts.append(rng.choice(ENDINGS))
     word = "".join(parts)
     return word[0].upper() + word[1:]
@@ -106,7 +122,7 @@ def syllable_word(rng: random.Random) -> str:
 
 def letter_word(rng: random.Random) -> str:
     """One capitalised word of freely drawn letters, vowels and consonants mostly in turn."""
-    length = rng.randint(3, 9)
+    length = rng.randint(3, 8)
     vowel = rng.random() < 0.4
     letters: list[str] = []
     for _ in range(length):
@@ -117,7 +133,7 @@ def letter_word(rng: random.Random) -> str:
 
 def bare_word(rng: random.Random) -> str:
     """A one-word name."""
-    return letter_word(rng) if rng.random() < 0.3 else syllable_word(rng)
+    return letter_word(rng) if rng.random() < 0.15 else syllable_word(rng)
 
 
 def word_name(rng: random.Random) -> str:
@@ -152,15 +168,15 @@ def joined_name(rng: random.Random) -> str:
 def place_name(rng: random.Random) -> str:
     """A country, city or landmark name."""
     roll = rng.random()
-    if roll < 0.42:
+    if roll < 0.50:
         return bare_word(rng)
-    if roll < 0.62:
-        return word_name(rng)
     if roll < 0.72:
+        return word_name(rng)
+    if roll < 0.79:
         return f"{rng.choice(PLACE_PREFIXES)} {bare_word(rng)}"
-    if roll < 0.80:
+    if roll < 0.85:
         return f"{bare_word(rng)} {rng.choice(PLACE_SUFFIXES)}"
-    if roll < 0.86:
+    if roll < 0.93:
         return f"{bare_word(rng)} {bare_word(rng)}"
     return joined_name(rng)
 
@@ -180,7 +196,7 @@ def thing_name(rng: random.Random) -> str:
     roll = rng.random()
     if roll < 0.5:
         return word_name(rng)
-    if roll < 0.9:
+    if roll < 0.95:
         return bare_word(rng)
     return joined_name(rng)
 

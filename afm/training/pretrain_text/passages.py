@@ -33,12 +33,37 @@ def _equals(_: Entity, fact: Fact) -> str:
     return f"{fact.relation.label} = {fact.value};"
 
 
-CLAUSES: tuple[ClauseForm, ...] = (_label, _label, _label, _the, _its, _of, _reversed, _equals)
-LEADS = ("{name} is a {kind}.", "{name} is a {kind}.", "{name} ({kind}).", "{name}, a {kind}.",
-         "About {name}: a {kind}.", "{name}.")
-HEADERS = ('Doc {number} (Title: "{name}")\n', 'Doc {number} (Title: "{name}")\n',
-           "Doc {number} (Title: {name}) ", "({number}) ", "[{number}] {name}: ", "# {name}\n",
-           "Page {number}: ", "- ", "")
+CLAUSES: tuple[ClauseForm, ...] = (
+    _label,
+    _label,
+    _label,
+    _label,
+    _label,
+    _the,
+    _its,
+    _of,
+    _reversed,
+    _equals,
+)
+LEADS = (
+    "{name} is {kind}.",
+    "{name} is {kind}.",
+    "{name} ({noun}).",
+    "{name}, {kind}.",
+    "About {name}: {kind}.",
+    "{name}.",
+)
+HEADERS = (
+    'Doc {number} (Title: "{name}")\n',
+    'Doc {number} (Title: "{name}")\n',
+    "Doc {number} (Title: {name}) ",
+    "({number}) ",
+    "[{number}] {name}: ",
+    "# {name}\n",
+    "Page {number}: ",
+    "- ",
+    "",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +82,8 @@ class PassageStyle:
     def passage(self, entity: Entity) -> str:
         """The passage about an entity, without header."""
         clauses = (self.clause(entity, fact) for fact in entity.facts)
-        lead = self.lead.format(name=entity.name, kind=entity.kind)
+        article = "an" if entity.kind[0] in "aeio" else "a"
+        lead = self.lead.format(name=entity.name, noun=entity.kind, kind=f"{article} {entity.kind}")
         return self.joiner.join((lead, *clauses))
 
     def page(self, entities: list[Entity]) -> str:
@@ -68,8 +94,14 @@ class PassageStyle:
         )
 
 
-def draw_style(rng: random.Random) -> PassageStyle:
-    """A random passage style; half of them join clauses by blanks."""
+PLAIN = PassageStyle(clause=_label, lead=LEADS[0], header=HEADERS[0], joiner=" ")
+"""The style of most short passages of a search tool."""
+
+
+def draw_style(rng: random.Random, *, plain_share: float) -> PassageStyle:
+    """The plain style or a random one."""
+    if rng.random() < plain_share:
+        return PLAIN
     return PassageStyle(
         clause=rng.choice(CLAUSES),
         lead=rng.choice(LEADS),

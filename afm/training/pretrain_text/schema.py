@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from afm.training.pretrain_text import names
 
@@ -62,13 +62,30 @@ SCALARS: dict[str, Maker] = {
 NUMBERS = frozenset({"millions", "thousands", "grouped", "integer", "small", "decimal", "year"})
 """Targets that are written as numbers and are not made unique in a document."""
 
-COMPARED = {"small": "number", "year": "year", "millions": "number", "thousands": "number",
-            "integer": "number"}
+COMPARED = {
+    "small": "number",
+    "year": "year",
+    "millions": "number",
+    "thousands": "number",
+    "integer": "number",
+}
 """Targets that comparison documents use, and which words they take."""
 
 _PEOPLE = frozenset({"person", "writer"})
-_THINGS = frozenset({"chemical element", "mineral", "book", "company", "song", "film", "ship",
-                     "planet", "team", "language"})
+_THINGS = frozenset(
+    {
+        "chemical element",
+        "mineral",
+        "book",
+        "company",
+        "song",
+        "film",
+        "ship",
+        "planet",
+        "team",
+        "language",
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,3 +168,13 @@ def make_entity(
         name=name or namer.fresh(name_maker(kind)),
         facts=tuple(Fact(relation=r, value=make_value(namer, r)) for r in chosen),
     )
+
+
+def mentioning(entity: Entity, name: str) -> Entity:
+    """The entity with ``name`` as the value of its first relation to another entity, if any."""
+    for number, fact in enumerate(entity.facts):
+        if fact.relation.target in SCHEMA:
+            facts = list(entity.facts)
+            facts[number] = replace(fact, value=name)
+            return replace(entity, facts=tuple(facts))
+    return entity

@@ -79,7 +79,9 @@ def _subtract(rng: random.Random) -> tuple[str, str]:
 
 
 def _compare(rng: random.Random) -> tuple[str, str]:
-    make = rng.choice((small_integer, small_integer, small_integer, year, integer, millions, thousands))
+    make = rng.choice(
+        (small_integer, small_integer, small_integer, year, integer, millions, thousands)
+    )
     first, second = make(rng), make(rng)
     if number_of(first) == number_of(second):
         return f"{first} and {second}:", " equal"

@@ -1,0 +1,36 @@
+.DEFAULT_GOAL := help
+.PHONY: help envs demo smoke test check soak bench base-model
+
+PYTHON := .venv/bin/python
+AFM := $(PYTHON) -m flows.cli
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 14
+
+envs: ## create or update the environments (ARGS=--gpu for the GPU variants)
+	@bin/setup $(ARGS)
+
+demo: envs ## the whole pipeline at scale tiny, through Prefect, DVC and MLflow
+	@$(AFM) demo
+
+smoke: envs ## the same graph at scale smoke, in a checkout of its own under build/
+	@$(AFM) smoke
+
+test: envs ## every test that this machine can run (ARGS for pytest)
+	@$(PYTHON) -m pytest -m "not soak" $(ARGS)
+
+check: envs ## style, types, layers
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy --strict afm stages flows
+	@.venv/bin/lint-imports
+	@$(PYTHON) -m stages._closure
+
+soak: envs ## tests that run for hours
+	@$(PYTHON) -m pytest -m soak $(ARGS)
+
+bench: envs ## performance measurements; print ratios
+	@for script in benchmarks/*.py; do $(PYTHON) $$script || exit 1; done
+
+base-model: envs ## make models/tiny-base again, from nothing: an hour or three
+	@$(PYTHON) -m afm.training.pretrain --out models/tiny-base $(ARGS)

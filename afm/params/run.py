@@ -1,0 +1,18 @@
+"""`run`: which cells exist."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from afm.params._model import AgentName, Section
+
+
+class RunParams(Section):
+    """Section `run`: which cells exist."""
+
+    study: str | None
+    """MLflow experiment; null means the git branch."""
+    agents: Annotated[tuple[AgentName, ...], Field(strict=False, min_length=1)]
+    scales: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    variants: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    """Model variants that are evaluated."""

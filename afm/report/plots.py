@@ -1,0 +1,151 @@
+"""The page's plots: data rows first, then one SVG per plot with matplotlib."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from afm.report.data import VARIANTS, AgentData, CellData
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = {"base": "#8a8f98", "sft": "#2f6fb5", "rl": "#c2571a", "teacher": "#3d8b53"}
+"""One colour per variant, told apart also by those who see no red or green."""
+WIDTH_IN, HEIGHT_IN = 5.2, 2.9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plot:
+    """One plot: a name, what it says in words, the numbers, and the picture."""
+
+    name: str
+    title: str
+    alt: str
+    """The plot in one sentence, for readers who do not see it."""
+    rows: tuple[Mapping[str, Any], ...]
+    svg: str
+
+
+def filter_funnel(data: AgentData) -> Plot:
+    """Draw how many teacher trajectories each filter left."""
+    rows = funnel_rows(data)
+    figure, axes = _figure()
+    counts = [row["left"] for row in rows]
+    axes.barh(range(len(rows)), counts, color=COLOURS["sft"])
+    axes.set_yticks(range(len(rows)), [row["step"] for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("trajectories")
+    for position, count in enumerate(counts):
+        axes.text(count, position, f" {count:,}", va="center", fontsize=8)
+    axes.margins(x=0.15)
+    alt = "; ".join(f"{row['step']}: {row['left']}" for row in rows)
+    return _plot(figure, f"funnel-{data.agent}", "Teacher trajectories through the filters", alt, rows)
+
+
+def funnel_rows(data: AgentData) -> list[dict[str, Any]]:
+    """List the filter's reasons in the order they apply, with what is left after each."""
+    left = int(data.filter["filter/input"] or 0)
+    rows: list[dict[str, Any]] = [{"step": "rolled out", "left": left, "dropped": 0}]
+    prefix = "filter/dropped/"
+    for key, value in data.filter.items():
+        if key.startswith(prefix):
+            left -= int(value or 0)
+            rows.append({"step": key.removeprefix(prefix), "left": left, "dropped": value})
+    rows.append({"step": "with copies", "left": data.filter["filter/rows_out"], "dropped": 0})
+    return rows
+
+
+def pass_rate_histogram(data: AgentData, bins: int, threshold: float) -> Plot:
+    """Draw how often the screening policy solved each candidate query without tools."""
+    figure, axes = _figure()
+    counts, edges, _ = axes.hist(data.pass_rates, bins=bins, range=(0, 1), color=COLOURS["sft"])
+    axes.axvline(threshold, color=COLOURS["rl"], linestyle="--")
+    axes.annotate("dropped", (threshold, 0.9), xycoords=("data", "axes fraction"), fontsize=8)
+    axes.set(xlabel="pass rate without tools", ylabel="queries", yscale="symlog")
+    rows = [
+        {"from": float(edges[i]), "to": float(edges[i + 1]), "queries": int(count)}
+        for i, count in enumerate(counts)  # type: ignore[arg-type]
+    ]
+    above = sum(rate > threshold for rate in data.pass_rates)
+    alt = f"{above} of {len(data.pass_rates)} queries have a pass rate above {threshold}"
+    return _plot(figure, f"pass-rate-{data.agent}", "Pass rate of candidate queries", alt, rows)
+
+
+def sft_curve(data: CellData) -> Plot:
+    """Draw the SFT loss per step."""
+    return _curve(data.sft_steps, f"sft-{data.cell}", "SFT", {"loss": COLOURS["sft"]}, "loss per token")
+
+
+def dapo_curve(data: CellData) -> Plot:
+    """Draw mean reward and accuracy per DAPO step."""
+    series = {"reward_mean": COLOURS["rl"], "acc_mean": COLOURS["teacher"]}
+    return _curve(data.dapo_steps, f"dapo-{data.cell}", "DAPO", series, "mean over rollouts")
+
+
+def result_bars(data: CellData) -> Plot:
+    """Draw avg@k of every variant with its interval."""
+    rows = [_result_row(data, variant) for variant in VARIANTS]
+    figure, axes = _figure()
+    for position, row in enumerate(rows):
+        if row["value"] is None:
+            continue
+        error = [[row["value"] - row["low"]], [row["high"] - row["value"]]]
+        axes.bar(position, row["value"], yerr=error, capsize=4, color=COLOURS[row["variant"]])
+    axes.set_xticks(range(len(rows)), [row["variant"] for row in rows])
+    axes.set(ylim=(0, 1.05), ylabel="avg@k, held out")
+    alt = "; ".join(f"{row['variant']}: {_short(row['value'])}" for row in rows)
+    return _plot(figure, f"result-{data.cell}", "Held-out queries", alt, rows)
+
+
+def _result_row(data: CellData, variant: str) -> dict[str, Any]:
+    prefix = f"eval/{data.agent}/{variant}/avg_at_k"
+    keys = {"value": prefix, "low": f"{prefix}_low", "high": f"{prefix}_high"}
+    return {"variant": variant} | {name: data.score.get(key) for name, key in keys.items()}
+
+
+def _curve(
+    steps: Sequence[Mapping[str, Any]],
+    name: str,
+    title: str,
+    series: Mapping[str, str],
+    ylabel: str,
+) -> Plot:
+    figure, axes = _figure()
+    rows = [{"step": row["step"]} | {key: row.get(key) for key in series} for row in steps]
+    for key, colour in series.items():
+        points = [(row["step"], row[key]) for row in rows if row[key] is not None]
+        axes.plot(*zip(*points, strict=True), color=colour, label=key, linewidth=1.2)
+    axes.set(xlabel="step", ylabel=ylabel)
+    axes.legend(frameon=False, fontsize=8)
+    first, last = rows[0], rows[-1]
+    alt = "; ".join(f"{key} from {_short(first[key])} to {_short(last[key])}" for key in series)
+    return _plot(figure, name, f"{title}: {' and '.join(series)} per step", alt, rows)
+
+
+def _figure() -> "tuple[Figure, Axes]":
+    import matplotlib
+
+    matplotlib.use("Agg")
+    # Fixed ids and no date: the same numbers must give the same bytes.
+    matplotlib.rcParams.update({"svg.hashsalt": "afm", "svg.fonttype": "none", "font.size": 9})
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _plot(
+    figure: "Figure", name: str, title: str, alt: str, rows: Sequence[Mapping[str, Any]]
+) -> Plot:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    svg = buffer.getvalue()
+    return Plot(name=name, title=title, alt=alt, rows=tuple(rows), svg=svg[svg.index("<svg") :])
+
+
+def _short(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3f}"

@@ -1,0 +1,29 @@
+"""What a sandbox is and how an execution can end."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from afm.params.tools import SandboxParams
+
+OutcomeKind = Literal["ok", "error", "timeout", "oom", "output_limit", "sandbox_failure"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How one execution ended; exactly one kind."""
+
+    kind: OutcomeKind
+    """`sandbox_failure`: nothing was executed; no evidence about the code."""
+    stdout: str
+    stderr: str
+    """For `sandbox_failure`, what failed."""
+    exit_code: int | None
+    """Negative: the signal that ended it; None where the sandbox ended it."""
+
+
+class Sandbox(Protocol):
+    """Runs Python programs in isolation."""
+
+    def run(self, program: str, stdin: str | None, limits: SandboxParams) -> Outcome:
+        """Run a program to its end or its limits; blocks; may be called from several threads."""
+        ...

@@ -1,0 +1,1 @@
+"""Questions from facts, extended in depth and width, and tasks for the code tool."""

@@ -1,0 +1,145 @@
+"""The trainer's process: the rollout server, Ray and verl's trainer, in one tree that the stage supervises.
+
+`python -m afm.training.verl.main RUN_FILE`. What the stage must tell its user goes to the run's outcome file.
+"""
+
+import os
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from afm.errors import ModelError, TrainerError, UserError
+from afm.jsonl import write_json
+from afm.training.verl.client import publish_address
+from afm.training.verl.export import untied_copy
+from afm.training.verl.run import DapoRun, current_run, training_rows
+from afm.training.verl.settings import environment
+
+PACKAGE_ROOT = Path(__file__).resolve().parents[3]
+"""Folder that holds the `afm` package; Ray's workers import it from there."""
+SERVER_LOG = "vllm.log"
+_RAY_STARTS = 4
+
+
+def main() -> int:
+    """Train to the target step; returns 0, or 1 with the reason in the outcome file."""
+    device, devices = _machine()
+    os.environ.update(environment(Path(sys.argv[1]), device=device, root=PACKAGE_ROOT))
+    # Else Ray writes a token of its own into the home folder, for every later cluster to share.
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    run = current_run()
+    try:
+        check_prompts(run)
+        with _rollout_server(run) if device == "cpu" else nullcontext():
+            _train(run, device=device, devices=devices)
+    except (UserError, TrainerError, ModelError) as error:
+        write_json(run.outcome, {"kind": type(error).__name__, "message": str(error)})
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _machine() -> tuple[str, int]:
+    """Return the device that verl trains on, and how many of it there are."""
+    import torch
+
+    return ("cuda", torch.cuda.device_count()) if torch.cuda.is_available() else ("cpu", 1)
+
+
+def check_prompts(run: DapoRun) -> None:
+    """Check every prompt before anything starts.
+
+    Raises:
+        UserError: a prompt is longer than `max_prompt_tokens`; verl would cut its head off.
+    """
+    from transformers import AutoTokenizer
+
+    from afm.agents import user_message
+    from afm.sessions import prompt_ids
+
+    tokenizer = AutoTokenizer.from_pretrained(run.model)
+    queries, fixtures = training_rows(run)
+    for query in (*queries, *fixtures):
+        params = run.agents[query.agent]  # type: ignore[index]
+        text = user_message(query.agent, params, run.prompt, query.question)  # type: ignore[arg-type]
+        ids = prompt_ids(tokenizer, text, max_model_len=run.serve.max_model_len)
+        if len(ids) > run.dapo.max_prompt_tokens:
+            raise UserError(
+                f"query {query.query_id}: prompt of {len(ids)} tokens, more than "
+                f"dapo.max_prompt_tokens {run.dapo.max_prompt_tokens}; raise it"
+            )
+
+
+@contextmanager
+def _rollout_server(run: DapoRun) -> Iterator[None]:
+    """Start the server beside verl, whose own start takes as long; its address appears in a file."""
+    untied_copy(run.model, run.served)
+    with ExitStack() as stack:
+        starting = threading.Thread(target=_start_server, args=(run, stack.enter_context))
+        starting.start()
+        try:
+            yield
+        finally:
+            starting.join()
+
+
+def _start_server(run: DapoRun, enter: Callable[[Any], Any]) -> None:
+    from afm.serving import serve
+
+    try:
+        server = serve(run.served, run.serve, log=run.scratch / SERVER_LOG, dev=True)
+        endpoint = enter(server)
+    except (ModelError, UserError) as error:
+        publish_address(run.served, base_url=None, error=str(error))
+        return
+    publish_address(run.served, base_url=endpoint.base_url, model=endpoint.model)
+
+
+def _train(run: DapoRun, *, device: str, devices: int) -> None:
+    """Run verl's trainer in this process: one Python less to start than verl's own task runner."""
+    import ray
+    import transfer_queue as tq  # type: ignore[import-not-found]
+    from omegaconf import OmegaConf
+    from verl.trainer.ppo.v1 import AgentLoopManagerTQ
+
+    from afm.training.verl.configure import compose
+    from afm.training.verl.trainer import DapoTrainer
+
+    config = compose(run, device=device, devices=devices)
+    ray_options: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
+    _start_ray(ray_options)
+    tq.init(config.transfer_queue)
+    trainer = DapoTrainer(config, run)
+    trainer.init()
+    manager = AgentLoopManagerTQ.create(
+        config=config,
+        llm_client=trainer.get_llm_client(),
+        teacher_client=trainer.get_teacher_client(),
+        reward_loop_worker_handles=trainer.get_reward_handles(),
+    )
+    trainer.fit(manager)
+    tq.close()
+    ray.shutdown()
+
+
+def _start_ray(options: dict[str, Any]) -> None:
+    """Start Ray; on a machine that is busy its own limit of 30 s passes now and then."""
+    import ray
+
+    for attempt in range(1, _RAY_STARTS + 1):
+        try:
+            ray.init(**options)
+        except Exception as error:
+            if "timed out during startup" not in str(error) or attempt == _RAY_STARTS:
+                raise
+            print(f"Ray did not start in time (try {attempt} of {_RAY_STARTS})", file=sys.stderr)
+        else:
+            return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""What is known about an attempt when it begins, kept in scratch for whoever records its end."""
+
+import os
+import platform
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from afm.jsonl import read_json, write_json
+from flows.executors import Outcome, OutcomeKind
+from flows.records import Record
+from stages._stage import EXIT_FILE
+
+ATTEMPT = "attempt.json"
+
+
+class Attempt(BaseModel):
+    """When, where and from which commit an attempt was started."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cell: str
+    started: float
+    """[s] since 1970."""
+    host: str
+    pid: int
+    """Of the submit that started it."""
+    python: str
+    git_commit: str | None
+    git_dirty: bool
+    pipeline_run: str | None
+
+
+def begin_attempt(scratch: Path, cell: str, root: Path) -> None:
+    """Keep what is known now."""
+    commit = _git(root, "rev-parse", "HEAD")
+    attempt = Attempt(
+        cell=cell,
+        started=time.time(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        python=platform.python_version(),
+        git_commit=commit,
+        git_dirty=bool(_git(root, "status", "--porcelain", "--untracked-files=no")),
+        pipeline_run=os.environ.get("AFM_PIPELINE_RUN"),
+    )
+    (scratch / "facts.json").unlink(missing_ok=True)
+    write_json(scratch / ATTEMPT, attempt.model_dump())
+
+
+def attempt_record(scratch: Path, outcome: Outcome, **known: Any) -> Record:
+    """Join what was known at the begin with how the attempt ended."""
+    attempt = Attempt.model_validate(read_json(scratch / ATTEMPT))
+    ended = _ended(scratch)
+    facts = scratch / "facts.json"
+    return Record(
+        **known,
+        **attempt.model_dump(),
+        facts=read_json(facts) if facts.exists() else {},
+        ended=ended,
+        wall_s=ended - attempt.started,
+        outcome=outcome.kind.value,
+        exit_code=outcome.exit_code,
+        log_tail="" if outcome.kind is OutcomeKind.SUCCEEDED else outcome.log_tail,
+    )
+
+
+def _ended(scratch: Path) -> float:
+    """When the stage wrote its exit code: whoever records it may come much later."""
+    path = scratch / EXIT_FILE
+    return path.stat().st_mtime if path.exists() else time.time()
+
+
+def _git(root: Path, *words: str) -> str | None:
+    """Return what git prints, or None where there is no git or no repository."""
+    try:
+        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,1 @@
+"""Subcommands of `afm` that inspect and maintain a checkout; one module each."""

@@ -1,0 +1,104 @@
+"""Running one stage command somewhere. An executor is one module here and one line in `EXECUTORS`."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from afm.errors import UserError
+
+EXECUTORS = {
+    "local": "flows.executors.local:LocalExecutor",
+}
+"""Class by the value of AFM_EXECUTOR; named, not imported, since one may bring a heavy client."""
+
+
+class OutcomeKind(StrEnum):
+    """Why a job ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    OOM = "oom"
+    EVICTED = "evicted"
+    DEADLINE = "deadline"
+    UNSCHEDULABLE = "unschedulable"
+    QUOTA = "quota"
+    IMAGE = "image"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How a job ended."""
+
+    kind: OutcomeKind
+    exit_code: int | None = None
+    """Of the stage's process; None where nobody saw it, negative for a signal."""
+    log_tail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One stage command to run."""
+
+    identity: str
+    stage: str
+    cell: str
+    environment: str
+    arguments: tuple[str, ...]
+    """The stage's flags; paths are relative to the workspace."""
+    workspace: Path
+    home: Path
+    scratch: Path
+
+    @property
+    def log(self) -> Path:
+        """Everything the stage prints."""
+        return self.scratch / "log"
+
+
+class Executor(Protocol):
+    """Runs jobs. One process at a time holds a job's lock and may call `run`; others may `watch`."""
+
+    name: str
+
+    def previous(self, job: Job) -> Outcome | None:
+        """Return how the last attempt ended, or None where there was none. Called with the lock held."""
+
+    def run(self, job: Job, lock: int, tick: Callable[[], None]) -> Outcome:
+        """Start the job, or take over the one that runs, pass its output on, and wait for its end.
+
+        Args:
+            job: what to run.
+            lock: descriptor of the lock; a job on this machine inherits it.
+            tick: called while waiting; may raise to leave the job alone.
+
+        Raises:
+            KeyboardInterrupt: after the job has been ended on purpose.
+        """
+
+    def watch(self, job: Job) -> bool:
+        """Pass on what a job that another process started has printed since the last call.
+
+        Returns:
+            Whether it runs; False while only its lock is still held.
+        """
+
+    def cancel(self, job: Job) -> None:
+        """End the job and every process it started; nothing where none runs."""
+
+
+def make_executor(environ: Mapping[str, str]) -> Executor:
+    """Return the executor that AFM_EXECUTOR names; default local.
+
+    Raises:
+        UserError: there is no such executor.
+    """
+    name = environ.get("AFM_EXECUTOR") or "local"
+    if name not in EXECUTORS:
+        raise UserError(f"AFM_EXECUTOR={name!r} is unknown; allowed: {', '.join(EXECUTORS)}")
+    module, _, attribute = EXECUTORS[name].partition(":")
+    executor: Executor = getattr(importlib.import_module(module), attribute)()
+    return executor

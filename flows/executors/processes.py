@@ -1,0 +1,77 @@
+"""Finding and ending the processes of a job on this machine, however they were started."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import psutil
+
+MARK_VARIABLE = "AFM_JOB"
+"""In the environment of every process of a job: it survives new sessions and the death of parents, a group does not."""
+STAGE_GRACE_S = 20.0
+"""How long a stage gets to end its helpers and leave after SIGTERM [s]."""
+HELPER_GRACE_S = 5.0
+
+
+def members(mark: str) -> list[psutil.Process]:
+    """Return the live processes whose mark begins with `mark`."""
+    return [process for process in psutil.process_iter() if _mark(process).startswith(mark)]
+
+
+def is_alive(pid: int, create_time: float) -> bool:
+    """Tell whether a process still runs; its start time tells it from a later one with the same number."""
+    try:
+        process = psutil.Process(pid)
+        return (
+            abs(process.create_time() - create_time) < 1.0
+            and process.status() != psutil.STATUS_ZOMBIE
+        )
+    except psutil.NoSuchProcess:
+        return False
+
+
+def end_job(pid: int | None, mark: str) -> None:
+    """End a job: its stage first, which ends its helpers in order, then whatever is left."""
+    everyone = members(mark)
+    _end([process for process in everyone if process.pid == pid], STAGE_GRACE_S)
+    end_members(mark)
+
+
+def end_members(mark: str) -> int:
+    """End every process of a job and see them gone.
+
+    Returns:
+        How many there were.
+    """
+    count = 0
+    while left := members(mark):
+        count += len(left)
+        _end(left, HELPER_GRACE_S)
+    return count
+
+
+def _end(processes: Sequence[psutil.Process], grace_s: float) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    try:
+        _, alive = psutil.wait_procs(processes, grace_s)
+    except KeyboardInterrupt:
+        alive = list(processes)  # a second Ctrl-C: no more grace
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, HELPER_GRACE_S)
+
+
+def ancestors() -> Iterator[psutil.Process]:
+    """Yield the parents of this process, nearest first."""
+    yield from psutil.Process().parents()
+
+
+def _mark(process: psutil.Process) -> str:
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return ""
+        return process.environ().get(MARK_VARIABLE, "")
+    except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+        return ""

@@ -1,0 +1,248 @@
+"""From run records to MLflow: the view on what the records say. The only importer of mlflow.
+
+Records are the truth: a sync can be repeated, interrupted, or start from an empty MLflow, and gives the same runs.
+"""
+
+import argparse
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.environment import quiet_environment
+from flows.lineage_view import Edge, StageRun, stage_run
+from flows.records import read_records
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+ROOT = Path(__file__).resolve().parent.parent
+BATCH_METRICS = 1000
+"""Most metrics that one MLflow request takes."""
+SYNC_TIMEOUT_S = 120.0
+MODEL_STAGES = {"sft": "sft", "dapo": "rl"}
+"""Stages whose model is registered, and the alias of its newest version."""
+
+
+def sync_quietly(root: Path) -> list[str]:
+    """Sync in a process of its own; a tracking server that is down is a warning, never a failed stage.
+
+    Returns:
+        Warnings to show; `afm lineage sync` later catches up.
+    """
+    command = [sys.executable, "-m", "flows.lineage"]
+    environment = quiet_environment(os.environ) | {"AFM_ROOT": str(root)}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SYNC_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return [f"lineage: no answer in {SYNC_TIMEOUT_S:.0f} s; run `afm lineage sync` later"]
+    if done.returncode == 0:
+        return []
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return [f"lineage: {last}; the run goes on, run `afm lineage sync` later"]
+
+
+def add_lineage_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `afm lineage`."""
+    parser.add_argument("action", choices=["sync"])
+
+
+def lineage_command(args: argparse.Namespace) -> int:
+    """Bring MLflow up to date with the run records."""
+    count = sync(ROOT)
+    print(f"{count} stage runs added to {tracking_uri(ROOT)}")
+    return 0
+
+
+def tracking_uri(root: Path) -> str:
+    """Return MLFLOW_TRACKING_URI, or the checkout's own SQLite database."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"
+
+
+def sync(root: Path) -> int:
+    """Log every run record that MLflow does not hold yet.
+
+    Returns:
+        The number of stage runs added.
+    """
+    with _exclusive(root):
+        client = _client(root)
+        experiment = _experiment(client, study_name(root))
+        known = _known_identities(client, experiment)
+        runs = [stage_run(record, root) for record in read_records(root)]
+        missing = [run for run in runs if run.identity not in known]
+        parents: dict[str, str] = {}
+        for run in missing:
+            parent = _parent(client, experiment, run, parents)
+            run_id = _log(client, experiment, run, parent)
+            _register(client, run, run_id)
+        _set_champions(client, runs)
+        return len(missing)
+
+
+def study_name(root: Path) -> str:
+    """Return `run.study`, or the git branch, or `detached`."""
+    from afm.params.root import read_params
+
+    study = read_params(root / "params.yaml").run.study
+    if study:
+        return study
+    branch = subprocess.run(
+        ["git", "symbolic-ref", "--short", "-q", "HEAD"], cwd=root, capture_output=True, text=True
+    )
+    return branch.stdout.strip() or "detached"
+
+
+@contextmanager
+def _exclusive(root: Path) -> Iterator[None]:
+    """One sync at a time: MLflow's SQLite schema must be made once, and a run must be logged once."""
+    path = root / ".lineage" / "sync.lock"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _client(root: Path) -> "MlflowClient":
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=tracking_uri(root))
+
+
+def _experiment(client: "MlflowClient", name: str) -> str:
+    known = client.get_experiment_by_name(name)
+    return known.experiment_id if known else client.create_experiment(name)
+
+
+def _search(client: "MlflowClient", experiment: str, query: str) -> Iterator[Any]:
+    token = None
+    while True:
+        page = client.search_runs([experiment], query, max_results=1000, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _known_identities(client: "MlflowClient", experiment: str) -> set[str]:
+    """Identities that are logged to the end; one whose logging was cut short is deleted and logged anew."""
+    known: set[str] = set()
+    for run in _search(client, experiment, "tags.`afm.identity` != ''"):
+        if run.info.status == "RUNNING":
+            client.delete_run(run.info.run_id)
+        else:
+            known.add(run.data.tags["afm.identity"])
+    return known
+
+
+def _parent(client: "MlflowClient", experiment: str, run: StageRun, parents: dict[str, str]) -> str:
+    name = run.pipeline_run
+    if name not in parents:
+        found = list(_search(client, experiment, f"tags.`afm.pipeline_run` = '{name}'"))
+        parents[name] = found[0].info.run_id if found else _create_parent(client, experiment, run)
+    return parents[name]
+
+
+def _create_parent(client: "MlflowClient", experiment: str, run: StageRun) -> str:
+    tags = {"afm.pipeline_run": run.pipeline_run}
+    created = client.create_run(
+        experiment, start_time=run.start_ms, tags=tags, run_name=f"pipeline-{run.pipeline_run[:8]}"
+    )
+    client.set_terminated(created.info.run_id, "FINISHED")
+    return created.info.run_id
+
+
+def _log(client: "MlflowClient", experiment: str, run: StageRun, parent: str) -> str:
+    """Log one stage run; it counts as logged only when it is terminated, at the end."""
+    from mlflow.entities import Param
+
+    tags = {**run.tags, "mlflow.parentRunId": parent}
+    created = client.create_run(experiment, start_time=run.start_ms, tags=tags, run_name=run.cell)
+    run_id = created.info.run_id
+    params = [Param(key, value) for key, value in run.params.items()]
+    for start in range(0, len(params), 100):
+        client.log_batch(run_id, params=params[start : start + 100])
+    for batch in _batches(_metrics(run), BATCH_METRICS):
+        client.log_batch(run_id, metrics=batch)
+    client.log_inputs(run_id, datasets=[_dataset(edge) for edge in run.edges])
+    client.set_terminated(run_id, "FINISHED", run.end_ms)
+    return run_id
+
+
+def _metrics(run: StageRun) -> list[Any]:
+    from mlflow.entities import Metric
+
+    totals = [Metric(key, float(value), run.end_ms, 0) for key, value in run.metrics.items()]
+    curves = [
+        Metric(f"steps/{key}", float(value), run.end_ms, int(row["step"]))
+        for row in run.steps
+        for key, value in row.items()
+        if key != "step"
+    ]
+    return totals + curves
+
+
+def _batches(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _dataset(edge: Edge) -> Any:
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    dataset = Dataset(
+        name=edge.path, digest=edge.md5[:36], source_type="dvc", source=f"dvc://{edge.md5}"
+    )
+    return DatasetInput(dataset, tags=[InputTag("mlflow.data.context", edge.context)])
+
+
+def _register(client: "MlflowClient", run: StageRun, run_id: str) -> None:
+    """Register the model of an SFT or DAPO run by the hash of its content."""
+    alias = MODEL_STAGES.get(run.tags["afm.stage"])
+    if alias is None:
+        return
+    name = f"afm-{run.tags['afm.agent']}-{run.tags['afm.scale']}"
+    _ensure_model(client, name)
+    model = next(
+        edge for edge in run.edges if edge.context == "output" and edge.md5.endswith(".dir")
+    )
+    version = client.create_model_version(
+        name, source=f"dvc://{model.md5}", run_id=run_id, tags={"afm.md5": model.md5}
+    )
+    client.set_registered_model_alias(name, alias, str(version.version))
+
+
+def _ensure_model(client: "MlflowClient", name: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _set_champions(client: "MlflowClient", runs: Sequence[StageRun]) -> None:
+    """Point `champion` at what the newest gate chose; the decision is score's, not ours."""
+    newest = {run.cell: run for run in sorted(runs, key=lambda run: run.end_ms)}
+    for run in newest.values():
+        if run.tags["afm.stage"] != "score" or "gate/rl_is_champion" not in run.metrics:
+            continue
+        name = f"afm-{run.tags['afm.agent']}-{run.tags['afm.scale']}"
+        alias = "rl" if run.metrics["gate/rl_is_champion"] else "sft"
+        version = client.get_model_version_by_alias(name, alias).version
+        client.set_registered_model_alias(name, "champion", str(version))
+
+
+if __name__ == "__main__":
+    sync(Path(os.environ.get("AFM_ROOT", ROOT)))

@@ -1,0 +1,73 @@
+"""Run records: one JSON file per finished or failed attempt. They are the truth that MLflow shows a view of."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from afm.jsonl import read_json, write_json
+
+FAILED = "failed"
+"""Folder of the records of attempts that gave no result."""
+
+
+class Record(BaseModel):
+    """One attempt at a stage cell."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: int = 1
+    identity: str
+    stage: str
+    cell: str
+    """As DVC names it, for instance `sft@mhqa-tiny`."""
+    axes: dict[str, str]
+    params: dict[str, Any]
+    """Resolved sections by dotted key."""
+    code: dict[str, str]
+    """md5 by path."""
+    deps: dict[str, str]
+    """md5 by path as DVC knows it."""
+    outs: dict[str, str]
+    """md5 by path as DVC knows it; empty for an attempt that failed."""
+    metrics: dict[str, Any]
+    """The stage's metrics.json; empty for an attempt that failed."""
+    facts: dict[str, Any]
+    """What the stage told about its run: endpoints, served model ids, token use, cost."""
+    constraints: str
+    """md5 of the environment's constraints file."""
+    environment: str
+    python: str
+    executor: str
+    host: str
+    pid: int | None
+    git_commit: str | None
+    git_dirty: bool
+    pipeline_run: str | None
+    """Which run of the flow started it; None by hand."""
+    started: float
+    """[s] since 1970."""
+    ended: float
+    """[s] since 1970."""
+    wall_s: float
+    outcome: str
+    exit_code: int | None
+    log_tail: str
+    """End of the log of an attempt that failed."""
+
+
+def write_record(folder: Path, record: Record) -> Path:
+    """Write a record to where its outcome belongs and return the path."""
+    if record.outcome == "succeeded":
+        path = folder / f"{record.identity}.json"
+    else:
+        path = folder / FAILED / f"{record.identity}-{int(record.started * 1000)}.json"
+    write_json(path, record.model_dump(mode="json"))
+    return path
+
+
+def read_records(root: Path) -> list[Record]:
+    """Return the records of finished results of a home folder, oldest first."""
+    paths = (root / ".lineage").glob("*.json")
+    records = [Record.model_validate(read_json(path)) for path in paths]
+    return sorted(records, key=lambda record: (record.started, record.identity))

@@ -1,0 +1,152 @@
+"""The two servers a laptop needs, Prefect and MLflow, started on loopback and ended with their children."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from afm.errors import UserError
+from flows.environment import quiet_environment
+
+START_TIMEOUT_S = 240.0
+"""A fresh Prefect database took 49 s on a loaded laptop [s]."""
+STOP_GRACE_S = 15.0
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def prefect_home(root: Path) -> Path:
+    """Return where the checkout keeps its Prefect database."""
+    return root / ".prefect"
+
+
+def prefect_environment(root: Path, port: int) -> dict[str, str]:
+    """Return the environment of everything that talks to the checkout's Prefect server."""
+    return quiet_environment(os.environ) | {
+        "PREFECT_HOME": str(prefect_home(root)),
+        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        # Without it the page asks port 4200, whichever port the server has.
+        "PREFECT_SERVER_UI_API_URL": f"http://127.0.0.1:{port}/api",
+    }
+
+
+@contextmanager
+def prefect_server(root: Path, port: int | None = None) -> Iterator[dict[str, str]]:
+    """Run a Prefect server on the checkout's database; yield the environment that reaches it.
+
+    Raises:
+        UserError: the server ended or did not become healthy in time; quotes its log.
+    """
+    number = port or free_port()
+    environment = prefect_environment(root, number)
+    command = [
+        sys.executable,
+        "-m",
+        "prefect",
+        "server",
+        "start",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(number),
+    ]
+    log = prefect_home(root) / "server.log"
+    with running(command, environment, log, f"http://127.0.0.1:{number}/api/health", "Prefect"):
+        yield environment
+
+
+@contextmanager
+def mlflow_server(root: Path, port: int | None = None) -> Iterator[str]:
+    """Run an MLflow server on the checkout's database; yield its address.
+
+    Raises:
+        UserError: the server ended or did not become healthy in time; quotes its log.
+    """
+    number = port or free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(number),
+    ]
+    command += ["--backend-store-uri", f"sqlite:///{root / 'mlflow.db'}", "--workers", "1"]
+    log = root / ".scratch" / "mlflow-server.log"
+    address = f"http://127.0.0.1:{number}"
+    with running(command, quiet_environment(os.environ), log, f"{address}/health", "MLflow"):
+        yield address
+
+
+@contextmanager
+def running(
+    command: Sequence[str], environment: dict[str, str], log: Path, health: str, name: str
+) -> Iterator[None]:
+    """Run a server in its own session until the block ends; wait until `health` answers.
+
+    Raises:
+        UserError: it did not come up; quotes the end of its log.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command, env=environment, stdout=stream, stderr=stream, start_new_session=True
+        )
+    try:
+        _wait_healthy(process, health, log, name)
+        yield
+    finally:
+        _stop_tree(process)
+
+
+def _wait_healthy(process: subprocess.Popen[bytes], health: str, log: Path, name: str) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(health, timeout=5) as answer:
+                if answer.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+    raise UserError(f"the {name} server did not start ({' '.join(process.args)}):\n{tail}")  # type: ignore[arg-type]
+
+
+def _stop_tree(process: subprocess.Popen[bytes]) -> None:
+    """End a server and every child it started."""
+    try:
+        members = [
+            psutil.Process(process.pid),
+            *psutil.Process(process.pid).children(recursive=True),
+        ]
+    except psutil.NoSuchProcess:
+        return
+    for member in members:
+        _signal(member, "terminate")
+    _, alive = psutil.wait_procs(members, STOP_GRACE_S)
+    for member in alive:
+        _signal(member, "kill")
+    process.wait()
+
+
+def _signal(member: psutil.Process, method: str) -> None:
+    try:
+        getattr(member, method)()
+    except psutil.NoSuchProcess:
+        pass

@@ -1,0 +1,153 @@
+"""One stage command in one workspace: what it wants, what that depends on, and who serves it."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from afm.errors import UserError
+from afm.jsonl import read_json
+from flows.attempts import attempt_record
+from flows.environment import constraints_name
+from flows.executors import Executor, Job, Outcome, make_executor
+from flows.hashing import Hasher
+from flows.identity import (
+    Ingredients,
+    Request,
+    differences,
+    ingredients,
+    params_tree,
+    parse_request,
+)
+from flows.owner import Owner
+from flows.records import Record, write_record
+from flows.store import RECORD, Manifest, Store
+from flows.workspace import Workspace
+
+PARAMS = "params.json"
+"""File in scratch with the declared sections as they were when the job was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """One request in one workspace, and what serves it."""
+
+    workspace: Workspace
+    request: Request
+    ingredients: Ingredients
+    hasher: Hasher
+    store: Store
+    executor: Executor
+    owner: Owner
+
+    @property
+    def identity(self) -> str:
+        """Identity of the wanted result."""
+        return self.ingredients.identity
+
+    @property
+    def scratch(self) -> Path:
+        """Where its job keeps checkpoints and logs."""
+        return self.workspace.scratch(self.identity)
+
+    @property
+    def cell(self) -> str:
+        """DVC's name for the cell; by hand, the stage's name and axes."""
+        return os.environ.get("DVC_STAGE", "").rpartition(":")[2] or self.request.cell
+
+    def job(self) -> Job:
+        """Return the stage command, with outputs in the store and params as they are now."""
+        relative = self.workspace.relative
+        outputs = self.store.plan(self.identity, self.request.outputs)
+        arguments = self.request.arguments({name: relative(path) for name, path in outputs.items()})
+        arguments += ["--params", str(relative(self.scratch / PARAMS))]
+        arguments += ["--scratch", str(relative(self.scratch))]
+        return Job(
+            identity=self.identity,
+            stage=self.request.stage.name,
+            cell=self.cell,
+            environment=self.request.stage.environment,
+            arguments=tuple(arguments),
+            workspace=self.workspace.root,
+            home=self.workspace.home,
+            scratch=self.scratch,
+        )
+
+    def changes(self) -> list[str]:
+        """Name what has changed since the identity was computed."""
+        now = _ingredients(self.request, self.workspace, self.hasher)
+        return differences(self.ingredients, now)
+
+    def check_unchanged(self) -> None:
+        """Look again at inputs, code and params.
+
+        Raises:
+            UserError: something has changed since the identity was computed.
+        """
+        changed = self.changes()
+        if changed:
+            raise UserError(
+                f"changed while this command ran: {', '.join(changed)}; nothing is published, because DVC would "
+                "record the new content beside the old output. Run the same command again"
+            )
+
+    def record(self, outcome: Outcome, manifest: Manifest | None) -> Record:
+        """Return the run record of the last attempt; without a manifest, that of one that gave no result."""
+        request = self.request
+        metrics = self.store.plan(self.identity, request.outputs).get("metrics")
+        deps = {str(path): self.ingredients.deps[name] for name, path in request.inputs.items()}
+        outs = manifest.outs if manifest else {}
+        return attempt_record(
+            self.scratch,
+            outcome,
+            identity=self.identity,
+            stage=request.stage.name,
+            axes=dict(request.axes),
+            params=params_tree(self.ingredients.params),
+            code=self.ingredients.code,
+            deps=deps,
+            outs={str(request.outputs[name]): out.md5 for name, out in outs.items()},
+            metrics=read_json(metrics) if manifest and metrics else {},
+            constraints=self.ingredients.constraints,
+            environment=request.stage.environment,
+            executor=self.executor.name,
+        )
+
+    def keep_record(self) -> None:
+        """Copy the record that lies beside the finished result to where lineage reads it."""
+        path = self.store.result(self.identity) / RECORD
+        write_record(self.workspace.lineage, Record.model_validate(read_json(path)))
+
+    def say(self, text: str) -> None:
+        """Tell the user something about this request."""
+        print(f"submit: {self.cell} {self.identity}: {text}", flush=True)
+
+
+def prepare(words: Sequence[str]) -> Submission:
+    """Parse a command line and hash what its result depends on.
+
+    Raises:
+        UserError: unknown stage, missing input, malformed params, unknown executor.
+        OwnerGone: the DVC process that started this command has died already.
+    """
+    owner = Owner()
+    root = Path.cwd()
+    workspace = Workspace(root=root, home=Path(os.environ.get("AFM_HOME") or root))
+    hasher = Hasher(workspace.home / ".scratch" / "hashes.json")
+    request = parse_request(words)
+    parts = _ingredients(request, workspace, hasher)
+    hasher.save()
+    return Submission(
+        workspace=workspace,
+        request=request,
+        ingredients=parts,
+        hasher=hasher,
+        store=Store(workspace.results, hasher),
+        executor=make_executor(os.environ),
+        owner=owner,
+    )
+
+
+def _ingredients(request: Request, workspace: Workspace, hasher: Hasher) -> Ingredients:
+    constraints = constraints_name(os.environ, request.stage.environment, workspace.home)
+    return ingredients(request, workspace.root, hasher, constraints)

@@ -1,0 +1,49 @@
+"""Where things lie: the checkout that runs, and the home that keeps results, scratch, records and environments."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from afm.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workspace:
+    """One checkout. Worktrees and DVC's experiment copies share the home of the checkout they came from."""
+
+    root: Path
+    """Folder of dvc.yaml and params.yaml."""
+    home: Path
+    """Folder of .results, .scratch, .lineage and the environments."""
+
+    @property
+    def results(self) -> Path:
+        """Finished results, by identity."""
+        return self.home / ".results"
+
+    @property
+    def lineage(self) -> Path:
+        """Run records, by identity."""
+        return self.home / ".lineage"
+
+    def scratch(self, identity: str) -> Path:
+        """Return where a result's checkpoints and logs lie while it is made."""
+        return self.home / ".scratch" / identity
+
+    def relative(self, path: Path) -> Path:
+        """Return a path as seen from the checkout, so that no output can depend on where that lies."""
+        return Path(os.path.relpath(path, self.root))
+
+
+def here(environ: Mapping[str, str] = os.environ) -> Workspace:
+    """Return the workspace of the current folder.
+
+    Raises:
+        UserError: neither it nor a folder above it holds dvc.yaml and params.yaml.
+    """
+    start = Path.cwd()
+    for folder in (start, *start.parents):
+        if (folder / "dvc.yaml").exists() and (folder / "params.yaml").exists():
+            return Workspace(root=folder, home=Path(environ.get("AFM_HOME") or folder))
+    raise UserError(f"{start} is not in a checkout: no dvc.yaml and params.yaml there or above")

@@ -1,0 +1,194 @@
+"""Which code a stage can run: the import closure of its module within afm/ and stages/, and dvc.yaml's copy of it.
+
+`python -m stages._closure --write` rewrites the code dependencies in dvc.yaml; a contract test compares them.
+"""
+
+import argparse
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from afm.errors import UserError
+from afm.jsonl import write_text
+
+PACKAGES = ("afm", "stages")
+"""Packages whose files count as code of a stage; all others are pinned by the environment's constraints."""
+_MODULE_NAME = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
+_SUBMIT = re.compile(r"bin/submit\s+(\w+)")
+
+
+def closure(root: Path, module: str) -> tuple[str, ...]:
+    """Return the files that `module` can load, relative to `root`, sorted.
+
+    Imports count wherever they stand, inside functions too, and with them each package's `__init__`. So do module
+    names and names of files beside the module that stand in string constants: registries load by name. Imports under
+    `if TYPE_CHECKING` never run and do not count.
+
+    Raises:
+        UserError: the module does not exist, or a file is not Python.
+    """
+    start = _module_file(root, module)
+    if start is None:
+        raise UserError(f"no module {module} in {root}")
+    found: set[Path] = set()
+    frontier = [start, *_packages(root, module)]
+    while frontier:
+        path = frontier.pop()
+        if path not in found:
+            found.add(path)
+            frontier.extend(_references(root, path) if path.suffix == ".py" else ())
+    return tuple(sorted(path.relative_to(root).as_posix() for path in found))
+
+
+def _references(root: Path, path: Path) -> Iterator[Path]:
+    try:
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+    except SyntaxError as error:
+        raise UserError(f"{path}:{error.lineno}: not Python: {error.msg}") from error
+    package = path.parent.relative_to(root).parts
+    for node in _running_nodes(tree):
+        if isinstance(node, ast.Constant):
+            yield from _named_files(root, path, node.value)
+        for name in _imported(node, package):
+            yield from _files(root, name)
+
+
+def _running_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Walk a syntax tree without the branches that only a type checker takes."""
+    frontier = [tree]
+    while frontier:
+        node = frontier.pop()
+        yield node
+        skip = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        frontier.extend(node.orelse if skip else ast.iter_child_nodes(node))  # type: ignore[attr-defined]
+
+
+def _imported(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
+    """Yield each dotted name that an import statement may load; a name imported from a package may be a module."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        above = package[: len(package) - node.level + 1] if node.level else ()
+        base = ".".join((*above, *(node.module or "").split(".")) if node.module else above)
+        yield base
+        yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _named_files(root: Path, path: Path, value: object) -> Iterator[Path]:
+    if not isinstance(value, str) or not value or len(value) > 200 or "\n" in value:
+        return
+    match = _MODULE_NAME.match(value)
+    if match:
+        yield from _files(root, match.group())
+    beside = path.parent / value
+    if "." in value.strip(".") and not value.startswith("/") and beside.is_file():
+        yield beside.resolve()
+
+
+def _files(root: Path, name: str) -> Iterator[Path]:
+    """Yield a module's file and the `__init__` of each package above it; nothing for a foreign name."""
+    path = _module_file(root, name)
+    if path is not None:
+        yield path
+        yield from _packages(root, name)
+
+
+def _module_file(root: Path, name: str) -> Path | None:
+    parts = name.split(".")
+    if parts[0] not in PACKAGES:
+        return None
+    base = root.joinpath(*parts)
+    for candidate in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def _packages(root: Path, name: str) -> Iterator[Path]:
+    folder = root
+    for part in name.split(".")[:-1]:
+        folder = folder / part
+        if (folder / "__init__.py").is_file():
+            yield folder / "__init__.py"
+
+
+def is_code(dep: str) -> bool:
+    """Tell whether a dependency in dvc.yaml is a file of code."""
+    return dep.split("/")[0] in PACKAGES
+
+
+def block_deps(root: Path, block: Mapping[str, Any]) -> list[str]:
+    """Return what a block's `deps` should be: its code by closure, then its data as written.
+
+    Raises:
+        UserError: the block's cmd does not name a stage.
+    """
+    match = _SUBMIT.search(str(block["cmd"]))
+    if match is None:
+        raise UserError(f"not a stage command: {block['cmd']!r}; expected `bin/submit STAGE ...`")
+    data = [str(dep) for dep in block.get("deps", ()) if not is_code(str(dep))]
+    return [*closure(root, f"stages.{match.group(1)}"), *data]
+
+
+def stale_blocks(root: Path) -> dict[str, list[str]]:
+    """Return the right deps of each block of dvc.yaml whose deps are wrong; blocks without a module are left out."""
+    tree = yaml.safe_load((root / "dvc.yaml").read_text(encoding="utf-8"))
+    stale = {}
+    for name, block in tree["stages"].items():
+        stage = _SUBMIT.search(str(block["cmd"]))
+        if stage and (root / "stages" / f"{stage.group(1)}.py").exists():
+            deps = block_deps(root, block)
+            if deps != list(block.get("deps", ())):
+                stale[name] = deps
+    return stale
+
+
+def write(root: Path) -> list[str]:
+    """Bring the code dependencies in dvc.yaml up to date.
+
+    Returns:
+        Names of the blocks that changed.
+    """
+    path = root / "dvc.yaml"
+    stale = stale_blocks(root)
+    if stale:
+        _replace_deps(path, stale)
+    return list(stale)
+
+
+def _replace_deps(path: Path, stale: Mapping[str, list[str]]) -> None:
+    """Replace the `deps` lists line by line, so that all else in the file keeps its bytes."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    written: list[str] = []
+    block, skipping = "", False
+    for line in lines:
+        named = re.match(r"  (\w+):\s*$", line)
+        block = named.group(1) if named else block
+        skipping = skipping and line.startswith("      ")
+        if block in stale and re.match(r"    deps:\s*$", line):
+            written += [line, *(f"      - {dep}\n" for dep in stale[block])]
+            skipping = True
+        elif not skipping:
+            written.append(line)
+    write_text(path, "".join(written))
+
+
+def main() -> None:
+    """Print or mend the blocks of dvc.yaml whose code dependencies are wrong."""
+    parser = argparse.ArgumentParser(prog="python -m stages._closure", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="rewrite dvc.yaml")
+    args = parser.parse_args()
+    names = write(Path.cwd()) if args.write else list(stale_blocks(Path.cwd()))
+    print(
+        "\n".join(f"{'rewrote' if args.write else 'stale'}: {name}" for name in names)
+        or "up to date"
+    )
+    raise SystemExit(0 if args.write or not names else 1)
+
+
+if __name__ == "__main__":
+    main()

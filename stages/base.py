@@ -1,0 +1,124 @@
+"""Bring the base model: copy, convert or pin it, and give a small one something to know."""
+
+from dataclasses import dataclass, field
+from math import nan
+from pathlib import Path
+from typing import Any
+
+from afm.errors import UserError
+from afm.jsonl import read_rows, write_json
+from afm.params.scales import BaseParams
+from afm.training import memorise
+from afm.training.base_model import make_base_model, tuned_card
+from afm.training.device import pick_device
+from afm.training.memorise import Fact, Passage
+from afm.training.model_folder import (
+    count_parameters,
+    folder_hash,
+    load_model,
+    load_tokenizer,
+    resolve_model,
+    save_model,
+)
+from afm.training.record import read_steps
+from stages._stage import Context, Stage, main
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Sections that the stage reads."""
+
+    base: BaseParams = field(metadata={"key": "scales.{scale}.base"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What the stage reads."""
+
+    shipped: Path
+    """Model folder that the project ships."""
+    queries: Path
+    """Folder with `facts.jsonl`, rows of `Fact`."""
+    corpus: Path
+    """JSONL of `Passage`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """What the stage writes."""
+
+    model: Path
+    """Model folder; for a hub model only its manifest and card."""
+    metrics: Path
+
+
+def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> None:
+    """Make the base model, and tune it where `memorise_steps` is above 0."""
+    settings = params.base.for_agent(context.agent)
+    metrics: dict[str, Any] = {
+        "base/memorised_facts": 0,
+        "base/memorised_correct_share": nan,
+        "base/other_correct_share": nan,
+        "base/loss_last": nan,
+    }
+    if settings.memorise_steps == 0:
+        make_base_model(settings, inputs.shipped, outputs.model)
+    else:
+        origin = context.scratch / "origin"
+        make_base_model(settings, inputs.shipped, origin)
+        metrics |= _memorise(settings, origin, inputs, outputs.model, context)
+    metrics["base/parameters"] = count_parameters(resolve_model(outputs.model))
+    write_json(outputs.metrics, metrics)
+
+
+def _memorise(
+    params: BaseParams, origin: Path, inputs: Inputs, out: Path, context: Context
+) -> dict[str, Any]:
+    facts = read_rows(inputs.queries / "facts.jsonl", Fact)
+    chosen, others = memorise.split_facts(facts, params.memorise_share, params.seed)
+    if not chosen and params.question_share > 0:
+        raise UserError(
+            f"memorise_share {params.memorise_share} of {len(facts)} facts in "
+            f"{inputs.queries / 'facts.jsonl'} is none; raise it, or set memorise_steps to 0"
+        )
+    source = resolve_model(origin)
+    tokenizer, model = (
+        load_tokenizer(source),
+        load_model(source, pick_device("float32")),
+    )
+    memorise.memorise(
+        model,
+        tokenizer,
+        chosen,
+        read_rows(inputs.corpus, Passage),
+        params,
+        folder=context.scratch / "checkpoints",
+        steps=context.steps,
+        source=folder_hash(source),
+    )
+    metrics = {
+        "base/memorised_facts": len(chosen),
+        "base/memorised_correct_share": _share(memorise.answered(model, tokenizer, chosen)),
+        "base/other_correct_share": _share(memorise.answered(model, tokenizer, others)),
+        "base/loss_last": read_steps(context.steps)[-1]["loss"],
+    }
+    card = tuned_card(origin, params, metrics)
+    save_model(model, out, tokenizer_from=source, card=card, dtype="float32")
+    return metrics
+
+
+def _share(hits: list[bool]) -> float:
+    return sum(hits) / len(hits) if hits else nan
+
+
+STAGE = Stage(
+    name="base",
+    run=run,
+    params=Params,
+    inputs=Inputs,
+    outputs=Outputs,
+    axes=("agent", "scale"),
+)
+
+if __name__ == "__main__":
+    main(STAGE)

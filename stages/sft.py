@@ -1,0 +1,103 @@
+"""Fine-tune the base model on accepted trajectories, observations masked."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from afm.jsonl import read_rows, write_json, write_text
+from afm.params.agents import AgentParams
+from afm.params.scales import PromptStyle, SftParams
+from afm.training import sft
+from afm.training.device import pick_device
+from afm.training.model_folder import (
+    folder_hash,
+    load_model,
+    load_tokenizer,
+    resolve_model,
+    save_model,
+)
+from afm.training.record import read_steps
+from afm.training.sft_data import SftData, sft_data, show_example
+from afm.types import Trajectory
+from stages._stage import Context, Stage, main
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Sections that the stage reads."""
+
+    agent: AgentParams = field(metadata={"key": "agents.{agent}"})
+    prompt: PromptStyle = field(metadata={"key": "scales.{scale}.prompt"})
+    sft: SftParams = field(metadata={"key": "scales.{scale}.sft"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What the stage reads."""
+
+    accepted: Path
+    """JSONL of `Trajectory`; a row that stands there twice trains twice."""
+    model: Path
+    """Base model folder, or the manifest of a hub model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """What the stage writes."""
+
+    model: Path
+    """Model folder in Hugging Face form."""
+    steps: Path
+    """JSONL, one row per optimiser step."""
+    metrics: Path
+
+
+def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> None:
+    """Encode, train, save; continues from the newest checkpoint in scratch."""
+    settings = params.sft.for_agent(context.agent)
+    device = pick_device(settings.dtype)
+    source = resolve_model(inputs.model)
+    tokenizer = load_tokenizer(source)
+    data = sft_data(
+        read_rows(inputs.accepted, Trajectory),
+        tokenizer,
+        agent=context.agent,
+        agent_params=params.agent,
+        prompt_style=params.prompt.root,
+        max_tokens=settings.max_tokens,
+    )
+    show_example(tokenizer, data.examples[0])
+    model = load_model(source, device)
+    sft.train(
+        model,
+        data,
+        settings,
+        folder=context.scratch / "checkpoints",
+        steps=context.steps,
+        source=folder_hash(inputs.model),
+    )
+    card = _card(data, folder_hash(inputs.model), context)
+    save_model(model, outputs.model, tokenizer_from=source, card=card, dtype=settings.dtype)
+    write_text(outputs.steps, context.steps.read_text(encoding="utf-8"))
+    write_json(outputs.metrics, sft.metrics(data, settings, read_steps(context.steps)))
+
+
+def _card(data: SftData, source: str, context: Context) -> str:
+    return (
+        f"# SFT model, agent {context.agent}, scale {context.scale}\n\n"
+        f"Fine-tuned on {len(data.examples)} trajectories "
+        f"({data.num_trained} of {data.num_tokens} tokens trained, observations masked).\n\n"
+        f"sha256 of the base model: `{source}`\n"
+    )
+
+
+STAGE = Stage(
+    name="sft",
+    run=run,
+    params=Params,
+    inputs=Inputs,
+    outputs=Outputs,
+    axes=("agent", "scale"),
+)
+
+if __name__ == "__main__":
+    main(STAGE)

@@ -1,0 +1,170 @@
+"""A small model learns by heart what it was given, and only a seeded share of it."""
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from afm.errors import UserError
+from afm.params.scales import BaseParams
+from afm.screening_prompt import closed_book_message
+from afm.sources import facts as written
+from afm.training import memorise
+from afm.training.memorise import Fact, Passage, Stream, batches, split_facts
+from afm.training.model_folder import load_tokenizer
+from afm.training.packing import Example
+from tests.unit.toy_training import load_toy, make_toy_model
+
+FACTS = [
+    Fact(
+        fact_id=f"{number:016x}",
+        subject=f"Norland {number}",
+        relation="capital",
+        value=f"Oslu {number * 7 % 10}",
+        question=f"What is the capital of Norland {number}?",
+    )
+    for number in range(6)
+]
+PASSAGES = [Passage(title="Norland", text="Norland is a country. Capital: Oslu.")]
+
+
+def params(**changes: Any) -> BaseParams:
+    values: dict[str, Any] = {
+        "source": "shipped",
+        "name": "models/toy",
+        "revision": "",
+        "memorise_steps": 60,
+        "memorise_share": 0.5,
+        "memorise_batch_tokens": 400,
+        "question_share": 0.8,
+        "passage_share": 0.1,
+        "lr": 0.01,
+        "matrix_lr": 0.02,
+        "seed": 3,
+        "by_agent": {},
+    }
+    return BaseParams(**(values | changes))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_toy_model(tmp_path_factory.mktemp("toy") / "model")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Any:
+    return load_tokenizer(folder)
+
+
+def tune(folder: Path, tokenizer: Any, scratch: Path, **changes: Any) -> Any:
+    model = load_toy(folder)
+    memorise.memorise(
+        model,
+        tokenizer,
+        FACTS[:3],
+        PASSAGES,
+        params(**changes),
+        folder=scratch / "checkpoints",
+        steps=scratch / "steps.jsonl",
+        source="base",
+    )
+    return model
+
+
+def test_memorised_facts_are_answered_and_the_others_are_not(
+    folder: Path, tokenizer: Any, tmp_path: Path
+) -> None:
+    assert not any(memorise.answered(load_toy(folder), tokenizer, FACTS))
+    model = tune(folder, tokenizer, tmp_path)
+    assert all(memorise.answered(model, tokenizer, FACTS[:3]))
+    assert sum(memorise.answered(model, tokenizer, FACTS[3:])) < 3
+
+
+def test_answered_is_what_generation_gives(folder: Path, tokenizer: Any, tmp_path: Path) -> None:
+    model = tune(folder, tokenizer, tmp_path)
+    texts = []
+    for fact in FACTS:
+        chat = [{"role": "user", "content": closed_book_message(fact.question)}]
+        ids = tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, return_tensors="pt", return_dict=False
+        )
+        out = model.generate(ids, do_sample=False, max_new_tokens=12, use_cache=False)
+        texts.append(tokenizer.decode(out[0, ids.shape[1] :]))
+    expected = [text == f"{fact.value}<|im_end|>" for text, fact in zip(texts, FACTS, strict=True)]
+    assert memorise.answered(model, tokenizer, FACTS) == expected
+    assert any(expected)
+
+
+def test_two_runs_give_the_same_bits(folder: Path, tokenizer: Any, tmp_path: Path) -> None:
+    one, other = (
+        tune(folder, tokenizer, tmp_path / name, memorise_steps=4).state_dict() for name in "ab"
+    )
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_tags_keep_their_embeddings(folder: Path, tokenizer: Any, tmp_path: Path) -> None:
+    tag = tokenizer.convert_tokens_to_ids("<think>")
+    before = load_toy(folder).lm_head.weight[tag]
+    after = tune(folder, tokenizer, tmp_path, memorise_steps=4).lm_head.weight
+    assert torch.equal(before, after[tag])
+    assert not torch.equal(load_toy(folder).lm_head.weight, after)
+
+
+def test_the_choice_is_a_share_and_does_not_depend_on_the_order() -> None:
+    chosen, others = split_facts(FACTS, 0.5, seed=3)
+    assert len(chosen) == 3 and len(others) == 3
+    assert {f.fact_id for f in (*chosen, *others)} == {f.fact_id for f in FACTS}
+    assert split_facts(FACTS[::-1], 0.5, seed=3) == (chosen, others)
+    assert split_facts(FACTS, 0.5, seed=4)[0] != chosen
+
+
+def test_only_the_answer_and_the_end_of_turn_of_a_question_are_trained(tokenizer: Any) -> None:
+    example = memorise.question_example(tokenizer, FACTS[1], "<|im_end|>")
+    trained = [i for i, bit in zip(example.input_ids, example.trained, strict=True) if bit]
+    assert tokenizer.decode(trained) == "Oslu 7<|im_end|>"
+    assert closed_book_message(FACTS[1].question) in tokenizer.decode(example.input_ids)
+
+
+def test_pretraining_text_is_mixed_in(tokenizer: Any) -> None:
+    first = list(islice(memorise.pretraining_examples(tokenizer, 5), 3))
+    assert first == list(islice(memorise.pretraining_examples(tokenizer, 5), 3))
+    assert all(example.num_trained > 0 and not example.trained[0] for example in first)
+
+
+def test_each_stream_keeps_its_share_of_the_tokens() -> None:
+    streams = [
+        Stream(share=share, examples=forever(length)) for share, length in ((0.75, 7), (0.25, 30))
+    ]
+    plan = batches(streams, batch_tokens=100, num_steps=20)
+    tokens = [
+        sum(len(e.input_ids) for b in plan for e in b if len(e.input_ids) == n) for n in (7, 30)
+    ]
+    assert tokens[0] == pytest.approx(1500, abs=7)
+    assert tokens[1] == pytest.approx(500, abs=30)
+    assert all(batch for batch in plan)
+
+
+def forever(length: int) -> Any:
+    while True:
+        yield Example(input_ids=(1,) * length, trained=(False,) + (True,) * (length - 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"question_share": 0.8, "passage_share": 0.3}, "together exceed 1"),
+        ({"passage_share": 0.1}, "base.passage_share is above 0"),
+    ],
+)
+def test_shares_that_cannot_be_met_are_refused(
+    tokenizer: Any, changes: dict[str, float], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        memorise._streams(tokenizer, FACTS, [], params(**changes))
+
+
+def test_rows_are_those_that_the_sources_write() -> None:
+    fact = written.make_fact(subject="a", relation="b", value="c", question="d")
+    assert Fact.model_validate(fact.model_dump()).model_dump() == fact.model_dump()
