@@ -29,6 +29,7 @@ _MAX_PORTS = 3
 """Ports to try: another process can take a free port before the server does."""
 _LOG_TAIL_LINES = 25
 _POLL_S = 0.2
+_PROBE_TIMEOUT_S = 60.0
 _NOTICE_S = 15.0
 _STOP_S = 30.0
 
@@ -172,7 +173,7 @@ def _answers(endpoint: Endpoint) -> bool:
     """Whether the server completes one token: an open port or `/health` does not prove a working engine."""
     body = json.dumps({"model": endpoint.model, "prompt": [1], "max_tokens": 1})
     url = urlsplit(endpoint.base_url)
-    connection = http.client.HTTPConnection(url.netloc, timeout=60)
+    connection = http.client.HTTPConnection(url.netloc, timeout=_PROBE_TIMEOUT_S)
     try:
         connection.request(
             "POST", f"{url.path}/completions", body, {"Content-Type": "application/json"}

@@ -16,6 +16,8 @@ import time
 POLL_S = 0.2
 GRACE_S = 10.0
 """From SIGTERM to SIGKILL."""
+_NO_SIGNAL = 0
+"""Only asks whether the group has members."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -54,9 +56,9 @@ def _watch(server: "subprocess.Popen[bytes]", parent: int) -> None:
 def end_group(server: "subprocess.Popen[bytes]") -> None:
     """End a server and all that it started: SIGTERM, then SIGKILL after a grace period; returns when none is left."""
     deadline = time.monotonic() + GRACE_S
-    number = signal.SIGTERM
+    number: int = signal.SIGTERM
     while _signal_group(server, number):
-        number = signal.SIGKILL if time.monotonic() > deadline else signal.Signals(0)
+        number = signal.SIGKILL if time.monotonic() > deadline else _NO_SIGNAL
         time.sleep(0.05)
 
 

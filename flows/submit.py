@@ -21,7 +21,7 @@ from flows.identity import params_tree, stage_names
 from flows.locks import IdentityLock
 from flows.owner import OwnerGone
 from flows.records import write_record
-from flows.store import Manifest
+from flows.store import Manifest, remove
 from flows.submission import PARAMS, Submission, prepare
 from flows.workspace import Workspace
 from stages._stage import EXIT_USER_ERROR
@@ -105,6 +105,11 @@ def _stored(submission: Submission) -> Manifest | None:
 
 def _run(submission: Submission, lock: IdentityLock) -> Outcome:
     job = submission.job()
+    previous = submission.executor.previous(job)
+    if previous is not None and previous.kind is OutcomeKind.SUCCEEDED:
+        remove(
+            submission.scratch
+        )  # checkpoints of a finished run: what is made again is made from nothing
     submission.scratch.mkdir(parents=True, exist_ok=True)
     submission.store.begin(submission.identity, submission.request.outputs)
     write_json(submission.scratch / PARAMS, params_tree(submission.ingredients.params))

@@ -5,6 +5,7 @@
 
 import argparse
 import ast
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -86,7 +87,7 @@ def _named_files(root: Path, path: Path, value: object) -> Iterator[Path]:
         yield from _files(root, match.group())
     beside = path.parent / value
     if "." in value.strip(".") and not value.startswith("/") and beside.is_file():
-        yield beside.resolve()
+        yield Path(os.path.normpath(beside))
 
 
 def _files(root: Path, name: str) -> Iterator[Path]:

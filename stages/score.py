@@ -79,8 +79,9 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
     variants, controls = by_policy(rows)
     metrics = summarise(context.agent, variants, controls, params.score)
     write_rows(outputs.scores, rows)
-    write_json(outputs.gate, gate(context.agent, metrics, params.score.gate_tolerance))
-    write_json(outputs.metrics, metrics)
+    verdict = gate(context.agent, metrics, params.score.gate_tolerance)
+    write_json(outputs.gate, verdict)
+    write_json(outputs.metrics, metrics | {"gate/rl_is_champion": int(bool(verdict["passed"]))})
 
 
 def read_records(path: Path, variant: str, queries: dict[str, Query]) -> list[Trajectory]:

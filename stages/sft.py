@@ -55,8 +55,8 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
     """Encode, train, save; continues from the newest checkpoint in scratch."""
     settings = params.sft.for_agent(context.agent)
     device = pick_device(settings.dtype)
-    source = resolve_model(inputs.model)
-    tokenizer = load_tokenizer(source)
+    folder, digest = resolve_model(inputs.model), folder_hash(inputs.model)
+    tokenizer = load_tokenizer(folder)
     data = sft_data(
         read_rows(inputs.accepted, Trajectory),
         tokenizer,
@@ -66,17 +66,17 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
         max_tokens=settings.max_tokens,
     )
     show_example(tokenizer, data.examples[0])
-    model = load_model(source, device)
+    model = load_model(folder, device)
     sft.train(
         model,
         data,
         settings,
         folder=context.scratch / "checkpoints",
         steps=context.steps,
-        source=folder_hash(inputs.model),
+        source=digest,
     )
-    card = _card(data, folder_hash(inputs.model), context)
-    save_model(model, outputs.model, tokenizer_from=source, card=card, dtype=settings.dtype)
+    card = _card(data, digest, context)
+    save_model(model, outputs.model, tokenizer_from=folder, card=card, dtype=settings.dtype)
     write_text(outputs.steps, context.steps.read_text(encoding="utf-8"))
     write_json(outputs.metrics, sft.metrics(data, settings, read_steps(context.steps)))
 

@@ -68,4 +68,8 @@ def _round_trip() -> Any:
     yaml = YAML()
     yaml.width = 4096
     yaml.preserve_quotes = True
+    yaml.representer.add_representer(
+        type(None),
+        lambda representer, _: representer.represent_scalar("tag:yaml.org,2002:null", "null"),
+    )
     return yaml

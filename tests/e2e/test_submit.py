@@ -189,7 +189,8 @@ def test_an_input_that_changes_meanwhile_is_not_published(toy: Toy, file: str) -
     assert file.split("/")[-1].split(".")[0] in output
     assert not (toy.root / "data").exists()
     assert list((toy.root / ".results").iterdir()) == []
-    assert toy.run(*SUBMIT)[0] == 0
+    code, output = toy.run(*SUBMIT)
+    assert (code, "continuing from 0" in output) == (0, True)
     assert toy.writers() == ["begin", "end", "begin", "end"]
 
 
@@ -236,6 +237,7 @@ def test_a_damaged_result_is_made_again(toy: Toy) -> None:
     code, output = toy.run(*SUBMIT)
     assert code == 0
     assert "is damaged, making it again: rows/rows.txt" in output
+    assert "continuing from 0" in output, "a finished run's checkpoint is no start"
     assert hashes(toy) == before
 
 

@@ -16,8 +16,9 @@ from afm.tags import TAG_NAMES
 from afm.training.pretrain_text import names
 from afm.training.pretrain_text.batches import BatchStream, collate, encode
 from afm.training.pretrain_text.corpus import ENGLISH, tokenizer_texts
+from afm.training.pretrain_text.dialect import draw_dialect
 from afm.training.pretrain_text.document import Builder, Document
-from afm.training.pretrain_text.passages import CLAUSES
+from afm.training.pretrain_text.passages import CLAUSES, draw_style
 from afm.training.pretrain_text.schema import (
     RELATIONS,
     SCALARS,
@@ -31,6 +32,7 @@ from afm.training.pretrain_text.stream import (
     LATE_SHARES,
     document,
     held_out_document,
+    plain_share_at,
     shares_at,
 )
 from afm.training.pretrain_text.sums import comparison, difference, number_of
@@ -101,6 +103,20 @@ def test_shares_add_up_to_one_and_move_from_early_to_late() -> None:
         assert sum(shares_at(progress).values()) == pytest.approx(1)
     assert shares_at(0.0) == pytest.approx(EARLY_SHARES)
     assert shares_at(1.0) == pytest.approx(LATE_SHARES)
+
+
+def test_plain_choices_become_rarer() -> None:
+    shares = [plain_share_at(progress) for progress in (0.0, 0.3, 0.6, 1.0)]
+    assert shares == pytest.approx([0.85, 0.625, 0.4, 0.4])
+
+
+@pytest.mark.parametrize(("plain_share", "is_one"), [(1.0, True), (0.0, False)])
+def test_plain_share_governs_phrases_and_passages(plain_share: float, is_one: bool) -> None:
+    rng = random.Random(0)
+    dialects = {draw_dialect(rng, plain_share=plain_share) for _ in range(50)}
+    styles = {draw_style(rng, plain_share=plain_share) for _ in range(50)}
+    assert (len(dialects) == 1) is is_one
+    assert (len(styles) == 1) is is_one
 
 
 def test_held_out_names_are_apart_from_training_names() -> None:

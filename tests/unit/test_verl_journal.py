@@ -13,7 +13,7 @@ from afm.training.verl.journal import (
 from afm.training.verl.summary import summarise
 
 METRICS = {
-    "actor/entropy": 0.5,
+    "actor/ppo_kl": 0.5,
     "actor/grad_norm": 1.5,
     "training/rollout_probs_diff_max": 1e-8,
     "dapo/reward_mean": 0.25,
@@ -23,7 +23,7 @@ METRICS = {
 
 def test_a_row_has_our_names_and_nan_for_what_is_missing() -> None:
     row = step_row(3, METRICS, {"gen": 1.23456})
-    assert (row["step"], row["entropy"], row["reward_mean"]) == (3, 0.5, 0.25)
+    assert (row["step"], row["kl"], row["reward_mean"]) == (3, 0.5, 0.25)
     assert row["seconds/generation"] == 1.235
     assert math.isnan(row["lr"])
     assert not any(key.startswith(("perf/", "actor/", "dapo/")) for key in row)

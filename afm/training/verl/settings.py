@@ -38,6 +38,12 @@ _FEW_RAY_PROCESSES = {
     "RAY_memory_monitor_refresh_ms": "0",
 }
 
+_PATIENT_RAY = {
+    # Ray gives its own processes 30 s to find each other, which a busy machine exceeds.
+    "RAY_raylet_start_wait_time_s": "300",
+    "RAY_gcs_server_request_timeout_seconds": "300",
+}
+
 _VERL_ON_CPU = {
     "VERL_USE_EXTERNAL_MODULES": "afm.training.verl.cpu",
     "VERL_PLATFORM": "cpu",
@@ -59,7 +65,7 @@ def environment(run_file: Path, *, device: str, root: Path) -> dict[str, str]:
         return common
     cores = str(os.cpu_count() or 1)
     threads = {"OMP_NUM_THREADS": cores, "TQ_NUM_THREADS": cores}
-    return common | _FEW_RAY_PROCESSES | _VERL_ON_CPU | threads
+    return common | _FEW_RAY_PROCESSES | _PATIENT_RAY | _VERL_ON_CPU | threads
 
 
 def settings(run: DapoRun, *, device: str, devices: int) -> dict[str, Any]:
