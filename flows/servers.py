@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -146,7 +146,5 @@ def _stop_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def _signal(member: psutil.Process, method: str) -> None:
-    try:
+    with suppress(psutil.NoSuchProcess):
         getattr(member, method)()
-    except psutil.NoSuchProcess:
-        pass

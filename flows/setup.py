@@ -125,7 +125,7 @@ def install(
             str(environment.folder),
         ]
         subprocess.run(command, check=True, env=environ)
-    command = [uv, "pip", "install", "-q", "-p", str(python), *backend]
+    command = [uv, "pip", "install", "-q", "--compile-bytecode", "-p", str(python), *backend]
     for option, path in zip(("-c", "--overrides"), environment.files, strict=False):
         command += [option, str(path)]
     subprocess.run([*command, "-e", environment.requirement], check=True, env=environ, cwd=ROOT)

@@ -41,7 +41,9 @@ def filter_funnel(data: AgentData) -> Plot:
         axes.text(count, position, f" {count:,}", va="center", fontsize=8)
     axes.margins(x=0.15)
     alt = "; ".join(f"{row['step']}: {row['left']}" for row in rows)
-    return _plot(figure, f"funnel-{data.agent}", "Teacher trajectories through the filters", alt, rows)
+    return _plot(
+        figure, f"funnel-{data.agent}", "Teacher trajectories through the filters", alt, rows
+    )
 
 
 def funnel_rows(data: AgentData) -> list[dict[str, Any]]:
@@ -66,7 +68,7 @@ def pass_rate_histogram(data: AgentData, bins: int, threshold: float) -> Plot:
     axes.set(xlabel="pass rate without tools", ylabel="queries", yscale="symlog")
     rows = [
         {"from": float(edges[i]), "to": float(edges[i + 1]), "queries": int(count)}
-        for i, count in enumerate(counts)  # type: ignore[arg-type]
+        for i, count in enumerate(counts)
     ]
     above = sum(rate > threshold for rate in data.pass_rates)
     alt = f"{above} of {len(data.pass_rates)} queries have a pass rate above {threshold}"
@@ -75,7 +77,9 @@ def pass_rate_histogram(data: AgentData, bins: int, threshold: float) -> Plot:
 
 def sft_curve(data: CellData) -> Plot:
     """Draw the SFT loss per step."""
-    return _curve(data.sft_steps, f"sft-{data.cell}", "SFT", {"loss": COLOURS["sft"]}, "loss per token")
+    return _curve(
+        data.sft_steps, f"sft-{data.cell}", "SFT", {"loss": COLOURS["sft"]}, "loss per token"
+    )
 
 
 def dapo_curve(data: CellData) -> Plot:

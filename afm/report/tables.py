@@ -49,7 +49,11 @@ def comparison_table(data: CellData) -> Table:
         for name, key in (("SFT minus base", "sft_minus_base"), ("RL minus SFT", "rl_minus_sft"))
     ]
     rows += [
-        (f"{variant.upper()}, observations shuffled", number(get(f"{prefix}/{variant}_shuffled/avg_at_k")), "")
+        (
+            f"{variant.upper()}, observations shuffled",
+            number(get(f"{prefix}/{variant}_shuffled/avg_at_k")),
+            "",
+        )
         for variant in ("sft", "rl")
     ]
     return Table(

@@ -76,9 +76,10 @@ def _package(params: BaseParams, _shipped: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     gguf = _package_file(params)
-    model = AutoModelForCausalLM.from_pretrained(
+    quantised = AutoModelForCausalLM.from_pretrained(
         str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32
     )
+    model = _unquantised(quantised)
     tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     _mend_special_tokens(model, tokenizer)
     model.save_pretrained(str(folder))
@@ -89,6 +90,17 @@ def _package(params: BaseParams, _shipped: Path, folder: Path) -> None:
         digest=file_hash(gguf),
         licence="apache-2.0",
     )
+
+
+def _unquantised(quantised: Any) -> Any:
+    """Move dequantised weights to a plain model: one that was loaded from GGUF refuses to be saved."""
+    from transformers import AutoModelForCausalLM
+
+    config = type(quantised.config).from_dict(quantised.config.to_dict())
+    config.__dict__.pop("quantization_config", None)
+    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model.load_state_dict(quantised.state_dict())
+    return model
 
 
 def _package_file(params: BaseParams) -> Path:

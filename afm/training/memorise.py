@@ -21,6 +21,8 @@ from afm.types import Row, Segment
 
 WARMUP_SHARE = 0.05
 GRAD_CLIP = 1.0
+ROUNDING = 1e-9
+"""Shares such as 0.9 and 0.1 add up to 1 only nearly."""
 EVAL_ROW = 64
 """Questions per forward pass when answers are checked."""
 
@@ -195,7 +197,7 @@ def _streams(
 ) -> list[Stream]:
     end = end_of_turn(tokenizer)
     rest = 1 - params.question_share - params.passage_share
-    if rest < 0:
+    if rest < -ROUNDING:
         raise UserError(
             f"question_share {params.question_share} and passage_share {params.passage_share} "
             "together exceed 1"
@@ -217,8 +219,10 @@ def _streams(
         for name, (share, examples) in sources.items()
         if share > 0
     ]
-    generated = pretraining_examples(tokenizer, derived_seed(params.seed, "text"))
-    return [*streams, Stream(share=rest, examples=generated)]
+    if rest > ROUNDING:
+        generated = pretraining_examples(tokenizer, derived_seed(params.seed, "text"))
+        streams.append(Stream(share=rest, examples=generated))
+    return streams
 
 
 def _settings(tokenizer: Any, params: BaseParams) -> Any:

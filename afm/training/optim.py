@@ -21,7 +21,7 @@ def orthogonalize(matrices: torch.Tensor, *, steps: int = 5) -> torch.Tensor:
         ``[N, rows, columns]``; singular values between about 0.7 and 1.2.
     """
     a, b, c = NEWTON_SCHULZ
-    x = matrices / (matrices.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    x: torch.Tensor = matrices / (matrices.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(steps):
         gram = x @ x.mT
         x = a * x + (b * gram + c * (gram @ gram)) @ x

@@ -96,8 +96,9 @@ def test_every_agent_rolled_out(cell: Cell) -> None:
 
 
 def test_the_server_samples_from_the_weights_that_are_trained(cell: Cell) -> None:
-    limit = 1e-5
+    limit = 1e-4  # weights that are stale by one step differ by 0.05
     assert [row["probs_diff_max"] < limit for row in cell.steps] == [True, True]
+    assert [row["probs_diff_mean"] < 1e-6 for row in cell.steps] == [True, True]
 
 
 def test_steps_are_complete_and_repeatable(cell: Cell) -> None:

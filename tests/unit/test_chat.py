@@ -75,7 +75,11 @@ def test_a_completion_sends_ids_and_returns_ids() -> None:
     assert body["stop"] == ["</answer>"]
     assert body["include_stop_str_in_output"] and body["return_token_ids"]
     assert not body["skip_special_tokens"]
-    assert (client.spent.calls, client.spent.prompt_tokens, client.spent.completion_tokens) == (1, 3, 2)
+    assert (client.spent.calls, client.spent.prompt_tokens, client.spent.completion_tokens) == (
+        1,
+        3,
+        2,
+    )
 
 
 def test_samples_come_in_the_order_of_their_index() -> None:
@@ -108,7 +112,7 @@ def test_after_the_last_try_the_error_names_the_endpoint() -> None:
 
 def test_a_refused_request_is_not_tried_again() -> None:
     async def refused(client: ModelClient) -> None:
-        with pytest.raises(ModelError, match="status 400: .*too long"):
+        with pytest.raises(ModelError, match=r"status 400: .*too long"):
             await one(client)
 
     _, script, _ = use(refused, Answer(status=400, body="too long"), completions(completion(1)))

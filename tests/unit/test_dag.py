@@ -36,7 +36,7 @@ def test_a_stage_name_means_all_its_cells() -> None:
 
 
 def test_an_unknown_target_names_what_exists() -> None:
-    with pytest.raises(UserError, match="unknown stage 'stf'.*rl"):
+    with pytest.raises(UserError, match=r"unknown stage 'stf'.*rl"):
         _matching({"rl": Cell(name="rl", upstream=())}, "stf")
 
 
@@ -44,7 +44,9 @@ def test_the_real_pipeline_ends_in_the_report() -> None:
     plan = read_plan(ROOT)
     names = [cell.name for cell in plan.cells]
     assert names[-1] == "report"
-    assert names.index("prepare@mhqa") < names.index("sft@mhqa-tiny") < names.index("dapo@mhqa-tiny")
+    assert (
+        names.index("prepare@mhqa") < names.index("sft@mhqa-tiny") < names.index("dapo@mhqa-tiny")
+    )
     assert plan.stale <= set(names)
 
 

@@ -1,6 +1,7 @@
 """Lineage: records to MLflow, once, in any order, and again after a broken sync."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,9 +50,20 @@ def record(stage: str, **changes: Any) -> Record:
     return Record(**values | changes)
 
 
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow database with its schema and nothing else; making one takes seconds."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    lineage._client(folder).search_experiments()
+    return folder / "mlflow.db"
+
+
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def checkout(
+    tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """A git checkout with params.yaml and one SFT record."""
+    shutil.copy(empty_database, tmp_path / "mlflow.db")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     subprocess.run(["git", "init", "-q", "-b", "study-x", str(tmp_path)], check=True)
     source = Path(__file__).parents[2] / "params.yaml"

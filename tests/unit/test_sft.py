@@ -120,9 +120,9 @@ def test_two_runs_give_the_same_bits(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("matrix_lr", [None, 0.02])
 def test_loss_falls(folder: Path, tmp_path: Path, matrix_lr: float | None) -> None:
-    train(folder, tmp_path, params(epochs=20.0, matrix_lr=matrix_lr))
+    train(folder, tmp_path, params(epochs=10.0, matrix_lr=matrix_lr))
     rows = read_steps(tmp_path / "steps.jsonl")
-    assert rows[-1]["loss"] < 0.7 * rows[0]["loss"]
+    assert rows[-1]["loss"] < 0.8 * rows[0]["loss"]
 
 
 @pytest.mark.parametrize("killed_after", [1, 2, 3])

@@ -97,11 +97,11 @@ class BatchStream:
             if len(encoded.ids) <= self.max_tokens:
                 docs.append(encoded)
                 total += len(encoded.ids)
-        docs.sort(key=lambda doc: len(doc.ids))
+        docs.sort(key=lambda encoded: len(encoded.ids))
         cuts: list[list[Encoded]] = [[] for _ in range(self.chunk_batches)]
         done = 0
-        for doc in docs:
-            cuts[done * self.chunk_batches // total].append(doc)
-            done += len(doc.ids)
+        for encoded in docs:
+            cuts[done * self.chunk_batches // total].append(encoded)
+            done += len(encoded.ids)
         random.Random(f"order:{self.seed}:{number}").shuffle(cuts)
         return [collate(cut) for cut in cuts]

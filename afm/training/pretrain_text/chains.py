@@ -18,7 +18,7 @@ from afm.training.pretrain_text.schema import (
 )
 from afm.training.pretrain_text.sums import comparison, difference
 
-WRONG_PAGE_SHARE = 0.14
+WRONG_PAGE_SHARE = 0.12
 EMPTY_PAGE_SHARE = 0.03
 
 
@@ -160,10 +160,10 @@ def _wrong_page(session: Session, entity: Entity, label: str, *, is_empty: bool)
 def _open(namer: Namer, kind: str, *, most_docs: int, most_facts: int) -> Session:
     return Session(
         namer=namer,
-        dialect=draw_dialect(namer.rng, plain_share=namer.plain_share),
-        style=draw_style(namer.rng, plain_share=namer.plain_share),
+        dialect=draw_dialect(namer.rng),
+        style=draw_style(namer.rng),
         out=Builder(kind=kind),
-        most_docs=1 if namer.rng.random() < namer.plain_share else namer.rng.randint(1, most_docs),
+        most_docs=1 if namer.rng.random() < 0.7 else namer.rng.randint(1, most_docs),
         most_facts=max(3, most_facts),
     )
 
@@ -202,11 +202,11 @@ def _comparing(
     first, second = names
     label = relation.label
     if is_sum:
-        forms = (
+        differences = (
             f"What is the difference between the {label} of {first} and the {label} of {second}?",
             f"How far apart are {first} and {second} in {label}?",
         )
-        return rng.choice(forms)
+        return rng.choice(differences)
     if COMPARED[relation.target] == "year":
         word = "later" if wants_more else "earlier"
     else:

@@ -128,27 +128,30 @@ class Dialect:
         return f"{self.question_prefix}{question}\n", "\n"
 
 
+PLAIN_SHARE = 0.7
+"""Share of documents in the plain dialect: a small model has no room for many ways of speaking."""
+
 PLAIN = Dialect(
-    question=QUESTIONS[0],
+    question="What is the {path} of {name}?",
     question_prefix="",
-    plan=PLANS[0],
+    plan=(" ", "{number}. {label} of {name}", "{number}. its {label}"),
     plan_prefix="",
-    lookup=LOOKUPS[0],
+    lookup=("Look up: ", "{label} {name}", "{kind} {name}"),
     about="",
     pointer="",
-    wrong=WRONG[0],
-    quote=QUOTES[0],
+    wrong="This is about {value}, not about {name}.",
+    quote="It says: {value}",
     statement="",
-    answer=ANSWERS[0],
+    answer="Answer: {value}",
     is_chat=True,
     break_before_page="\n",
 )
-"""The phrases most documents use at first, while copying has yet to be found."""
+"""The dialect most documents use."""
 
 
-def draw_dialect(rng: random.Random, *, plain_share: float) -> Dialect:
+def draw_dialect(rng: random.Random) -> Dialect:
     """The plain dialect or a random one; of the latter two in five are dialogs."""
-    if rng.random() < plain_share:
+    if rng.random() < PLAIN_SHARE:
         return PLAIN
     quote, statement = rng.choice(QUOTES), rng.choice(STATEMENTS)
     return Dialect(

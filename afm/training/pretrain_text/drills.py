@@ -66,7 +66,7 @@ def repeat(namer: Namer) -> Document:
     items = [rng.choice(makers)(rng) for _ in range(rng.randint(3, 12))]
     items = [item for item in items if not names.is_real(item)] or [namer.fresh(names.code)]
     joiner = rng.choice((", ", " ", "; ", "\n", " / "))
-    out.read(joiner.join(items) + rng.choice(("\nAgain:\n", "\nCopy:\n", "\n\n", "\n>\n")))
+    out.read(joiner.join(items) + rng.choice(("\nAgain:\n", "\nCopy:\n", "\n\n", "\n> ")))
     out.write(joiner.join(items), "repeat")
     out.write("\n")
     return out.done()
@@ -76,7 +76,7 @@ def reading(namer: Namer) -> Document:
     """A page of passages, then short questions about all of them in any order."""
     rng = namer.rng
     out = Builder(kind="reading")
-    style = draw_style(rng, plain_share=namer.plain_share)
+    style = draw_style(rng)
     kind = rng.choice(list(SCHEMA))
     entities = [
         make_entity(namer, kind if rng.random() < 0.6 else rng.choice(list(SCHEMA)), most=4)
@@ -114,7 +114,7 @@ def whose(namer: Namer) -> Document:
     """A page of passages, then values whose owners are asked for: the reverse reading."""
     rng = namer.rng
     out = Builder(kind="whose")
-    style = draw_style(rng, plain_share=namer.plain_share)
+    style = draw_style(rng)
     kind = rng.choice(list(SCHEMA))
     entities = [make_entity(namer, kind, most=3) for _ in range(rng.randint(2, 4))]
     out.read(style.page(entities))

@@ -9,7 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import Qwen2ForCausalLM
 
-from afm.training.pretrain_text.card import model_card
+from afm.training.pretrain_text.card import write_card
 from afm.training.tokenizer import save_tokenizer
 
 
@@ -40,7 +40,7 @@ def export(
     digest = hashlib.sha256((partial / "model.safetensors").read_bytes()).hexdigest()
     outcome = {**result, "sha256": digest, "parameters": model.num_parameters()}
     _write_json(partial / "recipe.json", {"recipe": dict(recipe), "result": outcome})
-    (partial / "README.md").write_text(model_card(recipe, outcome), encoding="utf-8")
+    write_card(partial)
     if folder.exists():
         folder.rename(old)
     partial.rename(folder)

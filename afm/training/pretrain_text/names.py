@@ -69,14 +69,12 @@ class Namer:
     Args:
         rng: The document's random source.
         held_out: Draw held-out names only (True) or none of them (False).
-        plain_share: How often a document takes the plain phrases and the plain passage style.
     """
 
-    def __init__(self, rng: random.Random, *, held_out: bool, plain_share: float = 0.5) -> None:
+    def __init__(self, rng: random.Random, *, held_out: bool) -> None:
         """Start with no name used."""
         self.rng = rng
         self.held_out = held_out
-        self.plain_share = plain_share
         self._used: set[str] = set()
 
     def fresh(self, make: Callable[[random.Random], str]) -> str:
@@ -104,7 +102,7 @@ class Namer:
 
 def syllable_word(rng: random.Random) -> str:
     """One capitalised word of up to three syllables, at times with an ending or an accent."""
-    accent = rng.random() < 0.1
+    accent = rng.random() < 0.08
     count = rng.choice((1, 2, 2, 2, 2, 3))
     parts: list[str] = []
     for _ in range(count):
@@ -114,7 +112,7 @@ def syllable_word(rng: random.Random) -> str:
         elif accent and rng.random() < 0.2:
             onset = rng.choice(ACCENTED_ONSETS)
         parts.extend((onset, vowel, rng.choice(CODAS)))
-    if count == 1 or (count == 2 and rng.random() < 0.35):
+    if count == 1 or (count == 2 and rng.random() < 0.3):
         parts.append(rng.choice(ENDINGS))
     word = "".join(parts)
     return word[0].upper() + word[1:]
@@ -122,7 +120,7 @@ def syllable_word(rng: random.Random) -> str:
 
 def letter_word(rng: random.Random) -> str:
     """One capitalised word of freely drawn letters, vowels and consonants mostly in turn."""
-    length = rng.randint(3, 8)
+    length = rng.randint(3, 7)
     vowel = rng.random() < 0.4
     letters: list[str] = []
     for _ in range(length):
@@ -133,7 +131,7 @@ def letter_word(rng: random.Random) -> str:
 
 def bare_word(rng: random.Random) -> str:
     """A one-word name."""
-    return letter_word(rng) if rng.random() < 0.15 else syllable_word(rng)
+    return letter_word(rng) if rng.random() < 0.12 else syllable_word(rng)
 
 
 def word_name(rng: random.Random) -> str:
@@ -168,15 +166,15 @@ def joined_name(rng: random.Random) -> str:
 def place_name(rng: random.Random) -> str:
     """A country, city or landmark name."""
     roll = rng.random()
-    if roll < 0.50:
+    if roll < 0.54:
         return bare_word(rng)
-    if roll < 0.72:
+    if roll < 0.76:
         return word_name(rng)
-    if roll < 0.79:
+    if roll < 0.82:
         return f"{rng.choice(PLACE_PREFIXES)} {bare_word(rng)}"
-    if roll < 0.85:
+    if roll < 0.87:
         return f"{bare_word(rng)} {rng.choice(PLACE_SUFFIXES)}"
-    if roll < 0.93:
+    if roll < 0.95:
         return f"{bare_word(rng)} {bare_word(rng)}"
     return joined_name(rng)
 
@@ -194,9 +192,9 @@ def person_name(rng: random.Random) -> str:
 def thing_name(rng: random.Random) -> str:
     """The name of a work, a company, a substance or a creature."""
     roll = rng.random()
-    if roll < 0.5:
+    if roll < 0.45:
         return word_name(rng)
-    if roll < 0.95:
+    if roll < 0.96:
         return bare_word(rng)
     return joined_name(rng)
 

@@ -94,14 +94,14 @@ class PassageStyle:
         )
 
 
-PLAIN = PassageStyle(clause=_label, lead=LEADS[0], header=HEADERS[0], joiner=" ")
-"""The style of most short passages of a search tool."""
+PLAIN_SHARE = 0.7
+"""Share of documents in the plain style, that of most search tools' short passages."""
 
 
-def draw_style(rng: random.Random, *, plain_share: float) -> PassageStyle:
-    """The plain style or a random one."""
-    if rng.random() < plain_share:
-        return PLAIN
+def draw_style(rng: random.Random) -> PassageStyle:
+    """The plain passage style or a random one."""
+    if rng.random() < PLAIN_SHARE:
+        return PassageStyle(clause=_label, lead="{name} is {kind}.", header=HEADERS[0], joiner=" ")
     return PassageStyle(
         clause=rng.choice(CLAUSES),
         lead=rng.choice(LEADS),

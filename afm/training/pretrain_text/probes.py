@@ -32,7 +32,7 @@ def exact_match(model: Qwen2ForCausalLM, docs: list[Encoded]) -> dict[str, float
     pass scores all stretches. ``chain_all`` is the share of chain documents with every probed
     stretch right: such a document would be decoded without a wrong copy.
     """
-    model.eval()
+    model.eval()  # type: ignore[no-untyped-call]
     hits: dict[str, list[bool]] = defaultdict(list)
     for start in range(0, len(docs), _ROWS):
         rows = docs[start : start + _ROWS]

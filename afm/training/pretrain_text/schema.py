@@ -30,7 +30,7 @@ SCHEMA: dict[str, str] = {
     "lake": "depth:measure area:measure country:country island:island",
     "island": "country:country residents:integer main-town:city",
     "song": "singer:person album:thing year:year composer:person",
-    "film": "director:person year:year studio:company main-actor:person length:measure",
+    "film": "director:person year:year studio:company lead-actor:person length:measure",
     "team": "stadium:stadium coach:person league:thing titles:small founded:year",
     "stadium": "seats:grouped city:city opened:year architect:person",
     "ship": "captain:person launched:year home-port:city crew:integer owner:company",

@@ -21,38 +21,31 @@ GENERATORS: dict[str, Callable[[Namer], Document]] = {
 }
 
 EARLY_SHARES = {
-    "chain": 0.46,
+    "chain": 0.50,
     "compare": 0.02,
     "reading": 0.26,
     "whose": 0.02,
-    "keys": 0.12,
-    "repeat": 0.07,
-    "arithmetic": 0.05,
+    "keys": 0.10,
+    "repeat": 0.06,
+    "arithmetic": 0.04,
     "closed_book": 0.0,
 }
 """Shares of documents at the start: dense drills first, because copying has to be found first."""
 
 LATE_SHARES = {
-    "chain": 0.5,
-    "compare": 0.12,
-    "reading": 0.11,
-    "whose": 0.04,
-    "keys": 0.05,
-    "repeat": 0.03,
-    "arithmetic": 0.14,
-    "closed_book": 0.01,
+    "chain": 0.62,
+    "compare": 0.10,
+    "reading": 0.12,
+    "whose": 0.02,
+    "keys": 0.03,
+    "repeat": 0.01,
+    "arithmetic": 0.08,
+    "closed_book": 0.02,
 }
 """Shares of documents once the shift is over."""
 
 SHIFT_ENDS_AT = 0.25
 """Share of training after which the late shares hold; before it, shares change linearly."""
-
-
-PLAIN_ENDS_AT = 0.6
-"""Share of training after which the share of plain choices is lowest.
-
-With all phrases and styles from the start, copying was not found in two million tokens.
-"""
 
 
 def shares_at(progress: float) -> dict[str, float]:
@@ -63,19 +56,13 @@ def shares_at(progress: float) -> dict[str, float]:
     }
 
 
-def plain_share_at(progress: float) -> float:
-    """Share of plain choices at a point of training in [0, 1]: from 0.85 down to 0.4."""
-    return 0.85 - 0.45 * min(1.0, progress / PLAIN_ENDS_AT)
-
-
 def document(seed: str, *, progress: float = 1.0) -> Document:
     """The training document of a seed."""
     # Seeding by string goes through SHA-512: the same on every machine and Python version.
     rng = random.Random(seed)
     shares = shares_at(progress)
     (kind,) = rng.choices(list(shares), weights=list(shares.values()))
-    namer = Namer(rng, held_out=False, plain_share=plain_share_at(progress))
-    return GENERATORS[kind](namer)
+    return GENERATORS[kind](Namer(rng, held_out=False))
 
 
 def held_out_document(kind: str, seed: str) -> Document:

@@ -40,6 +40,11 @@ class _CpuModule(types.ModuleType):
         """Do nothing: there is one device."""
 
     @staticmethod
+    def get_device_name(*_args: Any) -> str:
+        """Return a name; verl looks its peak speed up."""
+        return "cpu"
+
+    @staticmethod
     def mem_get_info(*_args: Any) -> tuple[int, int]:
         """Return free and total device memory; never 0 in total, which verl divides by."""
         return 0, 1
@@ -158,13 +163,15 @@ def _load_replica() -> type:
 
 
 def _register() -> None:
+    # Before anything that imports the function by name.
+    verl_distributed.initialize_global_process_group_ray = _init_process_group
+
     from verl.workers.rollout import base
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     from afm.training.verl.loss import install
 
     install()
-    verl_distributed.initialize_global_process_group_ray = _init_process_group
     adapter = "afm.training.verl.http_rollout.HttpAdapter"
     base._ROLLOUT_REGISTRY[(ROLLOUT_BACKEND, "async")] = adapter
     RolloutReplicaRegistry.register(ROLLOUT_BACKEND, _load_replica)

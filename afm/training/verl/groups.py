@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+_MARGIN = 1.25
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
@@ -87,10 +89,13 @@ def usable(group: Sequence[Sample], *, dynamic_sampling: bool) -> bool:
 
 
 def next_draw(tally: Tally, batch_size: int) -> int:
-    """Return how many queries to generate next, from the share of groups kept so far [queries]."""
+    """Return how many queries to generate next, from the share of groups kept so far [queries].
+
+    A little more than expected is drawn: one more round of few rollouts costs more than the surplus.
+    """
     missing = batch_size - tally.kept
     share = tally.kept / tally.groups
-    return min(batch_size, math.ceil(missing / share)) if share else batch_size
+    return min(batch_size, math.ceil(_MARGIN * missing / share)) if share else batch_size
 
 
 def by_group(samples: Mapping[str, Sample]) -> dict[str, list[Sample]]:

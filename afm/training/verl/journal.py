@@ -17,6 +17,7 @@ VERL_METRICS = {
     "actor/grad_norm": "grad_norm",
     "actor/lr": "lr",
     "training/rollout_probs_diff_max": "probs_diff_max",
+    "training/rollout_probs_diff_mean": "probs_diff_mean",
 }
 """verl's names and ours. `kl` is the mean log-ratio of the updated to the sampling policy."""
 

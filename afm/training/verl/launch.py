@@ -59,6 +59,8 @@ def _supervised(run: DapoRun) -> Iterator[subprocess.Popen[bytes]]:
     shutil.rmtree(run.ray_folder, ignore_errors=True)
     shutil.rmtree(run.served, ignore_errors=True)
     environment = os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)}
+    # With it each of the ten processes would compile torch, ray and verl anew, and Ray's limits would pass.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with (run.scratch / LOG).open("ab") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment

@@ -13,7 +13,8 @@ from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
 PROBS_DIFF = "rollout_probs_diff_max"
-"""Name of the metric; verl puts `actor/` before it."""
+PROBS_DIFF_MEAN = "rollout_probs_diff_mean"
+"""Names of the metrics; verl puts `actor/` before them."""
 
 
 def compared_ppo_loss(
@@ -27,6 +28,8 @@ def compared_ppo_loss(
     difference = (log_prob.exp() - fields["old_log_probs"].exp()).abs()[mask]
     largest = difference.max().item() if mask.any() else 0.0
     metrics[PROBS_DIFF] = Metric(aggregation=AggregationType.MAX, value=largest)
+    mean = difference.mean().item() if mask.any() else 0.0
+    metrics[PROBS_DIFF_MEAN] = Metric(aggregation=AggregationType.MEAN, value=mean)
     return loss, metrics
 
 

@@ -104,7 +104,6 @@ def _train(run: DapoRun, *, device: str, devices: int) -> None:
     import ray
     import transfer_queue as tq  # type: ignore[import-not-found]
     from omegaconf import OmegaConf
-    from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 
     from afm.training.verl.configure import compose
     from afm.training.verl.trainer import DapoTrainer
@@ -114,16 +113,23 @@ def _train(run: DapoRun, *, device: str, devices: int) -> None:
     _start_ray(ray_options)
     tq.init(config.transfer_queue)
     trainer = DapoTrainer(config, run)
+    # With a server of its own, the agent loops' process starts beside the trainer's instead of after it.
+    early = _agent_loops(config, trainer) if device == "cpu" else None
     trainer.init()
-    manager = AgentLoopManagerTQ.create(
-        config=config,
-        llm_client=trainer.get_llm_client(),
-        teacher_client=trainer.get_teacher_client(),
-        reward_loop_worker_handles=trainer.get_reward_handles(),
-    )
-    trainer.fit(manager)
+    trainer.fit(early or _agent_loops(config, trainer))
     tq.close()
     ray.shutdown()
+
+
+def _agent_loops(config: Any, trainer: Any) -> Any:
+    from verl.trainer.ppo.v1 import AgentLoopManagerTQ
+
+    return AgentLoopManagerTQ.create(
+        config=config,
+        llm_client=trainer.get_llm_client(),
+        teacher_client=None,
+        reward_loop_worker_handles=[],
+    )
 
 
 def _start_ray(options: dict[str, Any]) -> None:

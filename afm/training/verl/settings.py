@@ -31,11 +31,13 @@ _QUIET = {
 }
 """No telemetry, no hub; one line per log line."""
 
-_FEW_RAY_PROCESSES = {
+_LEAN_RAY = {
     # Ray would start an idle Python per logical CPU, each of which costs a second of CPU time.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
     "RAY_memory_monitor_refresh_ms": "0",
+    # Ray would run the trainer at nice 15, and anything else on the machine would take its cores.
+    "RAY_worker_niceness": "0",
 }
 
 _PATIENT_RAY = {
@@ -65,7 +67,7 @@ def environment(run_file: Path, *, device: str, root: Path) -> dict[str, str]:
         return common
     cores = str(os.cpu_count() or 1)
     threads = {"OMP_NUM_THREADS": cores, "TQ_NUM_THREADS": cores}
-    return common | _FEW_RAY_PROCESSES | _PATIENT_RAY | _VERL_ON_CPU | threads
+    return common | _LEAN_RAY | _PATIENT_RAY | _VERL_ON_CPU | threads
 
 
 def settings(run: DapoRun, *, device: str, devices: int) -> dict[str, Any]:

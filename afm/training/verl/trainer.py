@@ -19,7 +19,8 @@ from afm.training.verl.run import DapoRun
 from afm.training.verl.settings import ROLLOUT_BACKEND
 
 PROBS_DIFF = "training/rollout_probs_diff_max"
-"""verl's name of the metric."""
+PROBS_DIFF_MEAN = "training/rollout_probs_diff_mean"
+"""verl's names of the metrics."""
 
 
 class DapoTrainer(PPOTrainerSync):  # type: ignore[misc]
@@ -76,6 +77,7 @@ class DapoTrainer(PPOTrainerSync):  # type: ignore[misc]
         if self.config.algorithm.rollout_correction.bypass_mode:
             # verl does not measure it here; nothing of this step is saved before the check.
             metrics[PROBS_DIFF] = metrics.pop("actor/rollout_probs_diff_max")
+            metrics[PROBS_DIFF_MEAN] = metrics.pop("actor/rollout_probs_diff_mean")
             check_probs(metrics[PROBS_DIFF], self.run, self.global_steps)
         return batch
 

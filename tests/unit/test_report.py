@@ -1,0 +1,42 @@
+"""The report page: same numbers, same bytes; everything escaped; undefined shown as such."""
+
+from afm.report.page import render
+from afm.report.plots import funnel_rows, result_bars
+from afm.report.tables import interval, number, result_table
+from tests.support.report import agent_data, cell_data, sections
+
+
+def test_the_same_numbers_give_the_same_bytes() -> None:
+    assert render(sections(), "scripted") == render(sections(), "scripted")
+
+
+def test_text_of_models_and_tools_is_escaped() -> None:
+    page = render(sections(), "scripted")
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "capital of &lt;Chad&gt;" in page
+
+
+def test_the_page_refers_to_nothing_outside_itself() -> None:
+    page = render(sections(), "scripted")
+    assert 'src="' not in page
+    assert "<link" not in page
+    assert "@import" not in page
+
+
+def test_the_funnel_adds_up() -> None:
+    rows = funnel_rows(agent_data())
+    assert [row["left"] for row in rows] == [10, 9, 7, 9]
+
+
+def test_an_undefined_figure_is_a_dash_and_no_bar() -> None:
+    (base, *_) = result_table(cell_data()).rows
+    assert base[1:3] == ("-", "-")
+    assert "base: undefined" in result_bars(cell_data()).alt
+
+
+def test_numbers_are_short() -> None:
+    assert number(1234) == "1,234"
+    assert number(0.12345) == "0.123"
+    assert interval(0.1, 0.2) == "[0.100, 0.200]"
+    assert interval(None, 0.2) == "-"
