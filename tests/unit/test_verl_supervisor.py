@@ -29,7 +29,9 @@ time.sleep(60)
 
 
 def tree(pids: Path, kind: str = "plain", seconds: str = "60") -> list[str]:
-    return [*SUPERVISOR, sys.executable, "-c", TREE, str(pids), kind, seconds]
+    folder = pids.with_name("ray")
+    folder.mkdir()
+    return [*SUPERVISOR, str(folder), sys.executable, "-c", TREE, str(pids), kind, seconds]
 
 
 def wait_for(path: Path) -> list[int]:
@@ -55,6 +57,13 @@ def assert_all_gone(pids: list[int]) -> None:
         time.sleep(0.05)
 
 
+def assert_folder_gone(folder: Path) -> None:
+    deadline = time.monotonic() + 20
+    while folder.exists():
+        assert time.monotonic() < deadline, f"{folder} is left"
+        time.sleep(0.05)
+
+
 def test_a_killed_caller_takes_the_tree_with_it(tmp_path: Path) -> None:
     command = tree(tmp_path / "pids", "stubborn")
     caller = subprocess.Popen([sys.executable, "-c", CALLER, *command])
@@ -63,6 +72,7 @@ def test_a_killed_caller_takes_the_tree_with_it(tmp_path: Path) -> None:
     caller.send_signal(signal.SIGKILL)
     caller.wait()
     assert_all_gone(pids)
+    assert_folder_gone(tmp_path / "ray")
 
 
 @pytest.mark.parametrize("how", ["signal", "pipe"])
@@ -87,3 +97,4 @@ def test_what_a_finished_command_leaves_behind_is_ended(tmp_path: Path) -> None:
         os.close(write)
     assert done.returncode == 0
     assert_all_gone(wait_for(tmp_path / "pids"))
+    assert not (tmp_path / "ray").exists()

@@ -54,7 +54,7 @@ def _make_fixture_indexes(run: DapoRun) -> None:
 @contextmanager
 def _supervised(run: DapoRun) -> Iterator[subprocess.Popen[bytes]]:
     """Run the trainer's process tree; on leaving, for whatever reason, all of it is gone."""
-    command = [sys.executable, "-m", "afm.training.verl.supervisor"]
+    command = [sys.executable, "-m", "afm.training.verl.supervisor", str(run.ray_folder)]
     command += [sys.executable, "-m", "afm.training.verl.main", str(write_run(run))]
     shutil.rmtree(run.ray_folder, ignore_errors=True)
     shutil.rmtree(run.served, ignore_errors=True)
@@ -71,7 +71,6 @@ def _supervised(run: DapoRun) -> Iterator[subprocess.Popen[bytes]]:
             assert process.stdin is not None
             process.stdin.close()
             process.wait(_END_S)
-            shutil.rmtree(run.ray_folder, ignore_errors=True)
 
 
 def _follow(process: subprocess.Popen[bytes], run: DapoRun, resumed: int) -> None:

@@ -1,13 +1,14 @@
 """Run a command and end everything that it started: when it ends, when told to, or when the caller is gone.
 
-`python -m afm.training.verl.supervisor COMMAND...` with a pipe as standard input. The caller keeps the pipe open; it
-closes with the caller, however that dies. The supervisor adopts orphans of its tree, so that a process which left its
-group or its session (Ray's do) is ended too.
+`python -m afm.training.verl.supervisor FOLDER COMMAND...` with a pipe as standard input. The caller keeps the pipe
+open; it closes with the caller, however that dies. The supervisor adopts orphans of its tree, so that a process which
+left its group or its session (Ray's do) is ended too. FOLDER holds what the command leaves on disk, and is removed.
 """
 
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ class _Told(Exception):
     """A signal asked the supervisor to end."""
 
 
-def main(command: list[str]) -> int:
+def main(folder: str, command: list[str]) -> int:
     """Run the command to its end or the caller's; returns its exit code, 143 when it was ended."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -40,6 +41,7 @@ def main(command: list[str]) -> int:
         pass
     finally:
         _end_tree()
+        shutil.rmtree(folder, ignore_errors=True)
     return code
 
 
@@ -83,4 +85,4 @@ def _on_signal(_signum: int, _frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
