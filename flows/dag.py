@@ -51,10 +51,12 @@ def read_plan(root: Path, targets: Sequence[str] = ()) -> Plan:
         with Repo(str(root)) as repo:
             graph = repo.index.graph
             upstream = {
-                node.addressing: tuple(sorted(other.addressing for other in graph.successors(node)))
+                _cell(node.addressing): tuple(
+                    sorted(_cell(other.addressing) for other in graph.successors(node))
+                )
                 for node in graph.nodes
             }
-            stale = frozenset(name for name, changes in repo.status().items() if changes)
+            stale = frozenset(_cell(name) for name, changes in repo.status().items() if changes)
     except DvcException as error:
         raise UserError(f"DVC cannot read the pipeline in {root}: {error}") from error
     cells = tuple(Cell(name=name, upstream=upstream[name]) for name in _ordered(upstream))
@@ -69,6 +71,11 @@ def read_lock(root: Path) -> dict[str, Any]:
     lock = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     entries: dict[str, Any] = lock.get("stages", {})
     return entries
+
+
+def _cell(address: str) -> str:
+    """Drop the file that DVC puts before a stage's name where dvc.yaml is not in the current folder."""
+    return address.rpartition(":")[2]
 
 
 def _ordered(upstream: dict[str, tuple[str, ...]]) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
 
 from flows.dag import Cell, Plan, read_plan
 from flows.results import read_results
@@ -15,6 +16,12 @@ from flows.tasks import run_cell
 
 ROOT = Path(os.environ.get("AFM_ROOT", Path(__file__).resolve().parent.parent))
 """Folder of dvc.yaml: the checkout that this module was imported from, unless AFM_ROOT says otherwise."""
+
+
+def _run_name() -> str:
+    """Name a flow run by what it brings up to date."""
+    targets = flow_run.parameters.get("targets")
+    return " ".join(targets) if targets else "everything"
 
 
 @task(task_run_name="{cell}")
@@ -28,7 +35,7 @@ def run_stage(cell: str, force: bool) -> None:
         logger.warning(warning)
 
 
-@flow(name="pipeline", flow_run_name="pipeline-{targets}", validate_parameters=True)
+@flow(name="pipeline", flow_run_name=_run_name, validate_parameters=True)
 def pipeline(targets: list[str] | None = None, force: bool = False) -> dict[str, str]:
     """Bring the pipeline up to date.
 

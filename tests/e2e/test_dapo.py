@@ -15,7 +15,8 @@ from afm.training.verl.fixtures import build_fixture_index, fixture_queries
 from afm.training.verl.run import DapoRun
 from afm.types import Query
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
+# The smoke run starts verl for `make test`; this looks closer.
+pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(1500)]
 
 PYTHON = Path(".venv-rl/bin/python")
 MODEL = Path("models/tiny-base")
@@ -61,7 +62,7 @@ def run_stage(folder: Path) -> "subprocess.CompletedProcess[str]":
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Cell:
     if not PYTHON.exists():
-        pytest.skip(f"no {PYTHON}: run `make env-rl`")
+        pytest.skip(f"no {PYTHON}: run `make envs`")
     folder = tmp_path_factory.mktemp("dapo")
     rows: list[Query] = [*fixture_queries("mhqa")]
     write_rows(folder / "queries.jsonl", rows)

@@ -50,6 +50,14 @@ def test_the_real_pipeline_ends_in_the_report() -> None:
     assert plan.stale <= set(names)
 
 
+def test_a_plan_does_not_depend_on_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = read_plan(ROOT)
+    monkeypatch.chdir(tmp_path)
+    assert read_plan(ROOT) == here
+
+
 def test_no_lock_means_no_entries(tmp_path: Path) -> None:
     assert read_lock(tmp_path) == {}
     (tmp_path / "dvc.lock").write_text("schema: '2.0'\nstages:\n  a@b:\n    cmd: x\n")

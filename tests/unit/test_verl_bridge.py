@@ -25,7 +25,7 @@ CHECKS = [
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     if not PYTHON.exists():
-        pytest.skip(f"no {PYTHON}: run `make env-rl`")
+        pytest.skip(f"no {PYTHON}: run `make envs`")
     scratch = tmp_path_factory.mktemp("dapo")
     params = read_params(Path("params.yaml"))
     smoke = params.scales["smoke"]
