@@ -18,6 +18,10 @@ SMOKE = {
 """The same graph on the scale `smoke`, with few queries."""
 
 
+LOCK = "dvc.lock"
+"""What has run in a checkout; a copy has a history of its own."""
+
+
 def make_copy(root: Path, target: Path, settings: Mapping[str, str]) -> None:
     """Make or refresh a checkout of the working tree of `root`, with params set; its environments are ours.
 
@@ -28,9 +32,9 @@ def make_copy(root: Path, target: Path, settings: Mapping[str, str]) -> None:
     """
     target.mkdir(parents=True, exist_ok=True)
     names = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
-    wanted = {name for name in names if name and (root / name).is_file()}
+    wanted = {name for name in names if name and (root / name).is_file()} - {LOCK}
     if (target / ".git").exists():
-        for name in set(_git(target, "ls-files", "-z").split("\0")) - wanted - {""}:
+        for name in set(_git(target, "ls-files", "-z").split("\0")) - wanted - {"", LOCK}:
             (target / name).unlink(missing_ok=True)
     else:
         _git(target, "init", "-q")

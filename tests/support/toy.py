@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -219,6 +220,7 @@ class Toy:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=_hang_up_ends,  # a run under nohup ignores it, and children inherit that
         )
 
     def submit(self, *words: str, pace: float = 0.0) -> "subprocess.Popen[str]":
@@ -268,3 +270,7 @@ class Toy:
     def writers(self) -> list[str]:
         """Return alpha's own account of its begins and ends."""
         return [line.split()[0] for line in self.trace.read_text().splitlines()]
+
+
+def _hang_up_ends() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
