@@ -30,7 +30,7 @@ soak: envs ## tests that run for hours
 	@$(PYTHON) -m pytest -m soak $(ARGS)
 
 bench: envs ## performance measurements; print ratios
-	@for script in benchmarks/*.py; do $(PYTHON) $$script || exit 1; done
+	@for script in benchmarks/*.py; do PYTHONPATH=. $(PYTHON) $$script || exit 1; done
 
 base-model: envs ## make models/tiny-base again, from nothing: an hour or three
 	@$(PYTHON) -m afm.training.pretrain --out models/tiny-base $(ARGS)
