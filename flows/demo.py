@@ -45,7 +45,7 @@ def summary(root: Path) -> str:
         lines.append(f"  {name:<16} {_cell(row.value)}  [{_cell(row.low)}, {_cell(row.high)}]")
     lines += ["", *_time_lines(root), ""]
     lines += [
-        f"report: {root / 'data' / 'report' / 'report.html'}",
+        f"report: {os.path.relpath(root / 'data' / 'report' / 'report.html')}",
         "Prefect: afm ui prefect",
         "MLflow:  afm ui mlflow",
     ]
