@@ -20,7 +20,7 @@ nav a { margin-right: 1rem; } p.lead { color: var(--soft); max-width: 60ch; }
 caption { text-align: left; color: var(--soft); padding-bottom: .3rem; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(22rem, 100%), 1fr)); gap: 1rem; }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(26rem, 100%), 1fr)); gap: 1rem; }
 figure { margin: 0; padding: .7rem; background: var(--card); border-radius: .5rem; } figure svg { width: 100%; height: auto; }
 figcaption { font-weight: 600; font-size: .95rem; }
 details { border: 1px solid var(--line); border-radius: .5rem; margin: .6rem 0; padding: .5rem .8rem; } summary { cursor: pointer; }
