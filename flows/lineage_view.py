@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.hashing import file_md5
 from flows.records import Record
 
 MAX_PARAM_CHARS = 500
@@ -97,10 +98,13 @@ def _steps(record: Record, root: Path) -> tuple[Mapping[str, float], ...]:
 
 
 def _content(root: Path, path: str, md5: str) -> Path | None:
-    """Find a file's content by hash: DVC's cache first, then the workspace."""
+    """Find a file's content by hash: DVC's cache first, then the workspace if it still holds that content."""
     cached = root / ".dvc" / "cache" / "files" / "md5" / md5[:2] / md5[2:]
-    candidates = [cached, root / path]
-    return next((candidate for candidate in candidates if candidate.exists()), None)
+    if cached.exists():
+        return cached
+    here = root / path
+    is_same = here.exists() and file_md5(here) == md5
+    return here if is_same else None
 
 
 def _read_steps(path: Path | None) -> Iterator[Mapping[str, float]]:

@@ -108,7 +108,7 @@ class DapoParams(AgentSection):
     clip_ratio_c: PositiveFloat
     dynamic_sampling: bool
     max_gen_batches: Positive
-    """Generation batches per step before the stage stops and says that no group is informative."""
+    """Generation batches per step at most; then it trains on what it has, and stops where no group is informative."""
     temperature: PositiveFloat
     max_prompt_tokens: Positive
     response_schedule: Annotated[tuple[ResponseStage, ...], Field(strict=False, min_length=1)]

@@ -1,5 +1,6 @@
 """Lineage: records to MLflow, once, in any order, and again after a broken sync."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -100,6 +101,16 @@ def test_step_curves_come_from_the_out_by_hash(tmp_path: Path) -> None:
     cached.write_text('{"step": 1, "loss": 2.0, "note": "x"}\n{"step": 2, "loss": 1.0}\n')
     view = stage_run(record("sft", outs={"data/sft/mhqa-tiny/steps.jsonl": STEPS}), tmp_path)
     assert view.steps == ({"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0})
+
+
+def test_a_curve_of_other_content_is_not_taken_for_this_runs(tmp_path: Path) -> None:
+    out = tmp_path / "data" / "steps.jsonl"
+    out.parent.mkdir()
+    out.write_text('{"step": 1, "loss": 2.0}\n')
+    own = hashlib.md5(out.read_bytes()).hexdigest()
+    named = {md5: record("sft", outs={"data/steps.jsonl": md5}) for md5 in (own, STEPS)}
+    assert stage_run(named[own], tmp_path).steps == ({"step": 1, "loss": 2.0},)
+    assert stage_run(named[STEPS], tmp_path).steps == ()
 
 
 def test_sync_logs_once_and_registers_the_model(checkout: Path) -> None:
