@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help envs demo smoke test check soak bench base-model
+.PHONY: help envs demo smoke test test-cluster check soak bench base-model images manifests
 
 PYTHON := .venv/bin/python
 AFM := $(PYTHON) -m flows.cli
@@ -19,6 +19,10 @@ smoke: envs ## the same graph at scale smoke, in a checkout of its own under bui
 test: envs ## every test that this machine can run (ARGS for pytest)
 	@$(PYTHON) -m pytest -m "not soak" $(ARGS)
 
+# Without KUBECONFIG the double stands in, and the output says so. AFM_TEST_IMAGE: any image with `python` on its PATH.
+test-cluster: envs ## how a cluster behaves, against the one of KUBECONFIG=... (ARGS for pytest)
+	@KUBECONFIG='$(KUBECONFIG)' $(PYTHON) -m tests.cluster.run $(ARGS)
+
 check: envs ## style, types, layers
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
@@ -34,3 +38,9 @@ bench: envs ## performance measurements; print ratios
 
 base-model: envs ## make models/tiny-base again, from nothing: an hour or three
 	@$(PYTHON) -m afm.training.pretrain --out models/tiny-base $(ARGS)
+
+images: ## build the cluster's images (ARGS="--gpu rl"; CONTAINER=podman PREFIX=registry/team/ TAG=... BASE=...)
+	@k8s/images/build.sh $(ARGS)
+
+manifests: envs ## render the manifests anew into tests/golden/k8s; look at the difference before you commit it
+	@$(PYTHON) -m tests.support.manifests

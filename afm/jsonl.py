@@ -82,7 +82,7 @@ def _parse(path: Path, number: int, line: str, row_type: type[RowT]) -> RowT:
         where = ".".join(str(part) for part in first["loc"]) or "the row"
         raise UserError(
             f"{path}:{number}: malformed {row_type.__name__}: {where}: {first['msg']}; "
-            f"got {str(first['input'])[:80]!r}"
+            f"got {repr(first['input'])[:80]}; mend the line, or run what wrote the file again"
         ) from error
 
 

@@ -1,23 +1,20 @@
 """Which tokens the policy wrote: from character spans of ONE encoding of the whole text.
 
-Encoding piece by piece would split or join tokens at the seams; searching for tag tokens misses tags
+Encoding author by author would split or join tokens at the seams; searching for tag tokens misses tags
 that merged with their neighbours (as in the official masker). Offsets do neither.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from afm.encoding import IntArray, Prompt, encode
 from afm.errors import UserError
 from afm.tags import joined
 from afm.types import Segment
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,25 +30,26 @@ class Masked:
 
 
 def encode_masked(
-    tokenizer: Any, prompt: str, segments: Iterable[Segment], end_of_turn: str
+    tokenizer: Any, prompt: Prompt, segments: Iterable[Segment], end_of_turn: str
 ) -> Masked:
     """Encode prompt, response and end of turn in one go, and mark what the policy wrote.
 
     Args:
         tokenizer: A fast Hugging Face tokenizer.
         prompt: The chat template's text up to and including the generation prompt.
-        segments: The response.
+        segments: The response; what spells a special token in it is plain text.
         end_of_turn: Text of the template's end-of-turn token; trained.
 
     Raises:
         UserError: a token spans two authors, an observation lacks the line breaks around it, or
             nothing is trained.
     """
-    text, policy, fixed = _authors(prompt, segments, end_of_turn)
-    ids, offsets = _encode(tokenizer, text)
+    text, policy, fixed = _authors(prompt.text, segments, end_of_turn)
+    response = (len(prompt.text), len(text) - len(end_of_turn))
+    ids, offsets = encode(tokenizer, text, [prompt.data, response])
     trained = _touches(offsets, policy)
     for start, end in offsets[trained & _touches(offsets, fixed)]:
-        other = "prompt" if start < len(prompt) else "environment"
+        other = "prompt" if start < len(prompt.text) else "environment"
         raise UserError(
             f"the token {text[start:end]!r} holds text of the policy and of the {other}, near "
             f"{_near(text, start)}; text of the policy must not start with white space there"
@@ -101,29 +99,6 @@ def _require_glue(text: str, body: IntArray, offset: int) -> None:
                 f"no line break around an observation: {_near(text, start)} ... "
                 f"{_near(text, end)}; write environment text with afm.tags.observation_text"
             )
-
-
-def _encode(tokenizer: Any, text: str) -> tuple[list[int], IntArray]:
-    """Encode as it stands; offsets are `[T, 2]` with the white space at token edges included."""
-    backend = _untrimmed(tokenizer)
-    if backend is not None:
-        encoding = backend.encode(text, add_special_tokens=False)
-        return list(encoding.ids), np.array(encoding.offsets, int).reshape(-1, 2)
-    encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
-    return list(encoded["input_ids"]), np.array(encoded["offset_mapping"], int).reshape(-1, 2)
-
-
-@lru_cache(maxsize=8)
-def _untrimmed(tokenizer: Any) -> Any:
-    """Return a copy that reports white space, for tokenizers (GPT-2) that trim it off offsets."""
-    from tokenizers import Tokenizer
-
-    backend = tokenizer.backend_tokenizer
-    processor = backend.post_processor
-    if processor is None or getattr(processor, "trim_offsets", True) is False:
-        return None
-    state = json.loads(backend.to_str()) | {"post_processor": None}
-    return Tokenizer.from_str(json.dumps(state))
 
 
 def _touches(offsets: IntArray, marks: IntArray) -> NDArray[np.bool_]:

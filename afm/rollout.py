@@ -126,6 +126,13 @@ class _Run:
             for step in parse_steps(self.segments, self.tools)
         )
 
+    def usage(self, prompt_tokens: int) -> Usage:
+        return Usage(
+            prompt_tokens=prompt_tokens,
+            policy_tokens=self.policy_tokens,
+            observation_tokens=self.observation_tokens,
+        )
+
 
 def _ending(action: Action, call: ToolCall | None) -> StopReason | None:
     """Why the rollout ends after this action, or None when a call waits to be executed."""
@@ -160,11 +167,7 @@ async def rollout(
         UserError: the toolbox lacks a tool of the agent.
     """
     run = _Run(session=session, toolbox=toolbox, tools=agent_params.tools, limits=limits)
-    error: str | None = None
-    try:
-        stop_reason = await run.to_the_end()
-    except (ToolError, SandboxError, ModelError) as failure:
-        stop_reason, error = StopReason.FAILED, f"{type(failure).__name__}: {failure}"
+    stop_reason, error = await _finish(run)
     return make_trajectory(
         query_id=query.query_id,
         agent=agent,
@@ -177,13 +180,17 @@ async def rollout(
         steps=run.steps(),
         stop_reason=stop_reason,
         num_tool_calls=run.num_tool_calls,
-        usage=Usage(
-            prompt_tokens=prompt_tokens,
-            policy_tokens=run.policy_tokens,
-            observation_tokens=run.observation_tokens,
-        ),
+        usage=run.usage(prompt_tokens),
         error=error,
     )
+
+
+async def _finish(run: _Run) -> tuple[StopReason, str | None]:
+    """Return why the rollout ended, and what failed if something did."""
+    try:
+        return await run.to_the_end(), None
+    except (ToolError, SandboxError, ModelError) as failure:
+        return StopReason.FAILED, f"{type(failure).__name__}: {failure}"
 
 
 async def run_many(

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -19,15 +20,16 @@ from urllib.parse import urlsplit
 
 from afm.endpoint import Endpoint
 from afm.errors import ModelError
+from afm.model_files import resolve_model
 from afm.params.scales import ServeParams
 from afm.serving_command import find_build, serve_python, server_command, server_environment
 from afm.serving_model import served_folder
-from afm.training.model_folder import resolve_model
 
 _SUPERVISOR = Path(__file__).with_name("serving_supervisor.py")
 _MAX_PORTS = 3
 """Ports to try: another process can take a free port before the server does."""
 _LOG_TAIL_LINES = 25
+_EXCEPTION = re.compile(r"^(\(\w+ pid=\d+\) )?[\w.]*(Error|Exception)\b")
 _POLL_S = 0.2
 _PROBE_TIMEOUT_S = 60.0
 _NOTICE_S = 15.0
@@ -186,8 +188,13 @@ def _answers(endpoint: Endpoint) -> bool:
 
 
 def _tail(log: Path) -> str:
+    """Quote what a log says about an error: its exceptions without their tracebacks, else its last lines."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n".join([f"end of {log}:", *lines[-_LOG_TAIL_LINES:]])
+    raised = [number for number, line in enumerate(lines) if _EXCEPTION.search(line)]
+    if not raised:
+        return "\n".join([f"end of {log}:", *lines[-_LOG_TAIL_LINES:]])
+    said = [lines[number] for number in raised[:-1]] + lines[raised[-1] :]
+    return "\n".join([f"errors in {log}:", *list(dict.fromkeys(said))[-_LOG_TAIL_LINES:]])
 
 
 def _stop(server: _Server) -> None:

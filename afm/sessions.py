@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from afm.chat import Completion, Sampling
+from afm.encoding import encode_data, encode_prompt
 from afm.errors import ModelError, UserError
 from afm.ids import derived_seed
 from afm.rollout import Action
@@ -63,7 +64,7 @@ class VllmSession:
 
     def observe(self, text: str) -> int:
         """Append environment text, encoded on its own; returns its tokens."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        ids = encode_data(self.tokenizer, text)
         self.ids.extend(ids)
         return len(ids)
 
@@ -112,11 +113,7 @@ def prompt_ids(tokenizer: Any, message: str, *, max_model_len: int) -> list[int]
     Raises:
         UserError: it leaves no room for a response.
     """
-    conversation = [{"role": "user", "content": message}]
-    encoded = tokenizer.apply_chat_template(
-        conversation, add_generation_prompt=True, return_dict=False
-    )
-    ids = [int(token) for token in encoded]
+    ids = encode_prompt(tokenizer, message)
     if len(ids) >= max_model_len:
         raise UserError(
             f"a prompt of {len(ids)} tokens leaves no room in serve.max_model_len {max_model_len}: "

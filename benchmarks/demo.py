@@ -18,6 +18,7 @@ from flows.records import read_records
 CELL = "mhqa-tiny"
 REASONS = (
     "too_few_hops",
+    "unfinished",
     "wrong_answer",
     "redundant_call",
     "instruction_violation",

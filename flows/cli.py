@@ -35,6 +35,9 @@ COMMANDS = {
         "flows.lineage", "lineage_command", "add_lineage_arguments", "run records to MLflow"
     ),
     "status": Command("flows.commands.status", "run", "add_arguments", "jobs and finished results"),
+    "compare": Command(
+        "flows.commands.compare", "run", "add_arguments", "two runs of the pipeline, cell by cell"
+    ),
     "why": Command("flows.commands.why", "run", "add_arguments", "what makes a stage stale"),
     "cancel": Command(
         "flows.commands.cancel", "run", "add_arguments", "end active jobs on purpose"

@@ -18,6 +18,8 @@ class Cell:
     """As DVC names it, for instance `sft@mhqa-tiny`."""
     upstream: tuple[str, ...]
     """Cells whose outputs it reads directly."""
+    command: str
+    """As DVC runs it."""
 
     @property
     def stage(self) -> str:
@@ -56,10 +58,14 @@ def read_plan(root: Path, targets: Sequence[str] = ()) -> Plan:
                 )
                 for node in graph.nodes
             }
+            commands = {_cell(node.addressing): str(node.cmd) for node in graph.nodes}
             stale = frozenset(_cell(name) for name, changes in repo.status().items() if changes)
     except DvcException as error:
         raise UserError(f"DVC cannot read the pipeline in {root}: {error}") from error
-    cells = tuple(Cell(name=name, upstream=upstream[name]) for name in _ordered(upstream))
+    cells = tuple(
+        Cell(name=name, upstream=upstream[name], command=commands[name])
+        for name in _ordered(upstream)
+    )
     return Plan(cells=_restrict(cells, targets), stale=stale)
 
 

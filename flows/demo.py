@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from afm.params.root import read_params
+from flows.guard import guarded
 from flows.results import ResultRow, read_differences, read_results
 from flows.servers import prefect_server
 
@@ -23,8 +25,12 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 def run_command(args: argparse.Namespace) -> int:
     """Run the flow once, through Prefect.
 
-    Exit codes: 0 done; 1 a stage failed; 130 interrupted.
+    Exit codes: 0 done; 1 a stage failed; 2 bad input; 130 interrupted or cancelled.
+
+    Raises:
+        UserError: params.yaml is wrong anywhere: better now than hours later in another stage.
     """
+    read_params(ROOT / "params.yaml")
     with _prefect(ROOT) as environment:
         return _run_flow(ROOT, args.targets, environment)
 
@@ -64,19 +70,18 @@ def _prefect(root: Path) -> Iterator[dict[str, str]]:
 
 
 def _run_flow(root: Path, targets: Sequence[str], environment: dict[str, str]) -> int:
+    """Run the flow in a process that ends when this one does; Ctrl-C ends its job, another end of us does not."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.pipeline", *targets],
+        guarded([sys.executable, "-m", "flows.pipeline", *targets]),
         cwd=root,
         env=environment | {"AFM_ROOT": str(root)},
         start_new_session=True,
     )
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        # The flow is not in the terminal's process group: it gets the intent from here, once.
-        process.send_signal(signal.SIGINT)
-        process.wait()
-        return 130
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
 
 
 def _result_lines(rows: Sequence[ResultRow]) -> list[str]:

@@ -64,6 +64,13 @@ def job_environment(
     return {**stage_environment(environ), **others, **offline, **paths}
 
 
+def pod_environment(*, stage: str, home: Path, workspace: Path) -> dict[str, str]:
+    """Return the plain variables of a stage that runs in a pod: its image knows where interpreters are."""
+    offline = {} if stage in HUB_STAGES else {"HF_HUB_OFFLINE": "1"}
+    places = {"PYTHONPATH": str(workspace), "AFM_HOME": str(home), "HOME": "/tmp"}
+    return {**_QUIET, **_STEADY, **offline, **places}
+
+
 def variable(environment: str) -> str:
     """Return the variable that overrides where an environment's interpreter is."""
     return "AFM_PYTHON" if environment == "pipeline" else f"AFM_{environment.upper()}_PYTHON"

@@ -87,4 +87,5 @@ def as_job(workspace: Workspace, state: JobState) -> Job:
         workspace=workspace.root,
         home=workspace.home,
         scratch=workspace.scratch(state.identity),
+        partial=workspace.results / f"{state.identity}.partial",
     )

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.environment import quiet_environment
-from flows.lineage_view import Edge, StageRun, stage_run
-from flows.records import read_records
+from flows.lineage_view import MODEL_STAGES, Edge, StageRun, chosen_model, gate_choice, stage_run
+from flows.records import Record, read_records
+from flows.recovery import restore_records, without_record
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -24,8 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BATCH_METRICS = 1000
 """Most metrics that one MLflow request takes."""
 SYNC_TIMEOUT_S = 120.0
-MODEL_STAGES = {"sft": "sft", "dapo": "rl"}
-"""Stages whose model is registered, and the alias of its newest version."""
+WARNING = "lineage: "
+"""Begins a line of stderr that is for the user; MLflow writes there too."""
 
 
 def sync_quietly(root: Path) -> list[str]:
@@ -48,7 +49,7 @@ def sync_quietly(root: Path) -> list[str]:
     except subprocess.TimeoutExpired:
         return [f"lineage: no answer in {SYNC_TIMEOUT_S:.0f} s; run `afm lineage sync` later"]
     if done.returncode == 0:
-        return []
+        return [line for line in done.stderr.splitlines() if line.startswith(WARNING)]
     last = (done.stderr.strip().splitlines() or ["no message"])[-1]
     return [f"lineage: {last}; the run goes on, run `afm lineage sync` later"]
 
@@ -59,9 +60,15 @@ def add_lineage_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def lineage_command(args: argparse.Namespace) -> int:
-    """Bring MLflow up to date with the run records."""
+    """Bring MLflow up to date with the run records, and name the cells of dvc.lock that have none."""
     count = sync(ROOT)
     print(f"{count} stage runs added to {tracking_uri(ROOT)}")
+    unknown = without_record(ROOT)
+    if unknown:
+        _warn(
+            f"no run record tells how {', '.join(unknown)} came about: the outputs are from a cache, and neither "
+            ".lineage nor .results is; `dvc repro --force --single-item CELL` makes them anew, with one"
+        )
     return 0
 
 
@@ -80,15 +87,24 @@ def sync(root: Path) -> int:
         client = _client(root)
         experiment = _experiment(client, study_name(root))
         known = _known_identities(client, experiment)
-        runs = [stage_run(record, root) for record in read_records(root)]
-        missing = [run for run in runs if run.identity not in known]
+        restore_records(root)
+        records = read_records(root)
+        missing = [record for record in records if record.identity not in known]
         parents: dict[str, str] = {}
-        for run in missing:
+        for run in (stage_run(record, root) for record in missing):
+            if run.lost_steps:
+                _warn(
+                    f"{run.cell}: {run.lost_steps} is gone, so the run is logged without its curves"
+                )
             parent = _parent(client, experiment, run, parents)
             run_id = _log(client, experiment, run, parent)
             _register(client, run, run_id)
-        _set_champions(client, runs)
+        _set_champions(client, records)
         return len(missing)
+
+
+def _warn(text: str) -> None:
+    print(f"{WARNING}{text}", file=sys.stderr)
 
 
 def study_name(root: Path) -> str:
@@ -232,16 +248,31 @@ def _ensure_model(client: "MlflowClient", name: str) -> None:
             raise
 
 
-def _set_champions(client: "MlflowClient", runs: Sequence[StageRun]) -> None:
-    """Point `champion` at what the newest gate chose; the decision is score's, not ours."""
-    newest = {run.cell: run for run in sorted(runs, key=lambda run: run.end_ms)}
-    for run in newest.values():
-        if run.tags["afm.stage"] != "score" or "gate/rl_is_champion" not in run.metrics:
+def _set_champions(client: "MlflowClient", records: Sequence[Record]) -> None:
+    """Point `champion` at the very model that the newest gate chose; the decision is score's, not ours."""
+    newest = {record.cell: record for record in sorted(records, key=lambda record: record.ended)}
+    for score in newest.values():
+        variant = gate_choice(score)
+        if variant is None:
             continue
-        name = f"afm-{run.tags['afm.agent']}-{run.tags['afm.scale']}"
-        alias = "rl" if run.metrics["gate/rl_is_champion"] else "sft"
-        version = client.get_model_version_by_alias(name, alias).version
-        client.set_registered_model_alias(name, "champion", str(version))
+        name = f"afm-{score.axes['agent']}-{score.axes['scale']}"
+        version = _version(client, name, chosen_model(score, variant, records))
+        if version is None:
+            _warn(
+                f"{score.cell} chose {variant}, but no record leads to that model; {name} gets no champion"
+            )
+        else:
+            client.set_registered_model_alias(name, "champion", version)
+
+
+def _version(client: "MlflowClient", name: str, md5: str | None) -> str | None:
+    """Return the newest version of a registered model that has this content."""
+    found = [
+        int(version.version)
+        for version in client.search_model_versions(f"name = '{name}'")
+        if md5 is not None and version.tags.get("afm.md5") == md5
+    ]
+    return str(max(found)) if found else None
 
 
 if __name__ == "__main__":

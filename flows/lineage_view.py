@@ -1,7 +1,7 @@
 """What lineage shows of a run record: names, params, metrics, edges. Pure data; no tracking server."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from flows.records import Record
 
 MAX_PARAM_CHARS = 500
 """MLflow refuses longer param values."""
+MODEL_STAGES = {"sft": "sft", "dapo": "rl"}
+"""Stages whose model is registered, and the alias of its newest version."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,10 +41,14 @@ class StageRun:
     edges: tuple[Edge, ...]
     steps: tuple[Mapping[str, float], ...]
     """Step curves: each row has `step` and metric values."""
+    lost_steps: str | None
+    """Path of a step curve whose content is nowhere any more."""
 
 
 def stage_run(record: Record, root: Path) -> StageRun:
     """Turn a run record into what MLflow will hold."""
+    curve = next((path for path in record.outs if path.endswith("steps.jsonl")), None)
+    content = _content(root, record, curve) if curve else None
     return StageRun(
         identity=record.identity,
         cell=record.cell,
@@ -53,8 +59,31 @@ def stage_run(record: Record, root: Path) -> StageRun:
         params=dict(_flatten(record.params)),
         metrics={key: value for key, value in record.metrics.items() if _is_number(value)},
         edges=tuple(_edges(record)),
-        steps=_steps(record, root),
+        steps=tuple(_read_steps(content)) if content else (),
+        lost_steps=None if content else curve,
     )
+
+
+def gate_choice(score: Record) -> str | None:
+    """Return the variant that a score's gate chose, `rl` or `sft`; None for what is no score or had no gate."""
+    if score.stage != "score" or "gate/rl_is_champion" not in score.metrics:
+        return None
+    return "rl" if score.metrics["gate/rl_is_champion"] else "sft"
+
+
+def chosen_model(score: Record, variant: str, records: Sequence[Record]) -> str | None:
+    """Return the md5 of the model that a score judged: what its evaluation read, and a training stage wrote.
+
+    None where a record on that way is missing. The model's newest version may be another, not yet judged.
+    """
+    judged = {*score.deps.values()}
+    trained = [record for record in records if record.stage in MODEL_STAGES]
+    models = {md5 for record in trained for md5 in record.outs.values()}
+    for record in reversed(records):
+        is_judged = record.stage == "evaluate" and judged & {*record.outs.values()}
+        if is_judged and record.axes["variant"] == variant:
+            return next((md5 for md5 in record.deps.values() if md5 in models), None)
+    return None
 
 
 def _tags(record: Record) -> dict[str, str]:
@@ -89,27 +118,20 @@ def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
         yield prefix, json.dumps(value, sort_keys=True)[:MAX_PARAM_CHARS]
 
 
-def _steps(record: Record, root: Path) -> tuple[Mapping[str, float], ...]:
-    """Read the step curve from the stage's own out; it is the same file whoever asks."""
-    for path, md5 in record.outs.items():
-        if path.endswith("steps.jsonl"):
-            return tuple(_read_steps(_content(root, path, md5)))
-    return ()
+def _content(root: Path, record: Record, path: str) -> Path | None:
+    """Find an output's content by hash: in DVC's cache, the result store, or the workspace.
 
-
-def _content(root: Path, path: str, md5: str) -> Path | None:
-    """Find a file's content by hash: DVC's cache first, then the workspace if it still holds that content."""
+    A sync may run between the record, written when a result is sealed, and DVC's commit of it to the cache.
+    """
+    md5, name = record.outs[path], Path(path).name
     cached = root / ".dvc" / "cache" / "files" / "md5" / md5[:2] / md5[2:]
     if cached.exists():
         return cached
-    here = root / path
-    is_same = here.exists() and file_md5(here) == md5
-    return here if is_same else None
+    others = [*(root / ".results" / record.identity).glob(f"*/{name}"), root / path]
+    return next((at for at in others if at.exists() and file_md5(at) == md5), None)
 
 
-def _read_steps(path: Path | None) -> Iterator[Mapping[str, float]]:
-    if path is None:
-        return
+def _read_steps(path: Path) -> Iterator[Mapping[str, float]]:
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         yield {key: value for key, value in row.items() if _is_number(value)}

@@ -22,6 +22,11 @@ class Owner:
         if "DVC_STAGE" in environ:
             self._watched = _up_to_dvc()
 
+    @property
+    def dvc(self) -> tuple[int, float] | None:
+        """Number and start time [s since 1970] of the DVC process, or None where it did not start us."""
+        return self._watched[-1] if self._watched else None
+
     def check(self) -> None:
         """Do nothing while DVC lives, or where it did not start us.
 
@@ -39,12 +44,15 @@ class Owner:
 
 
 def _up_to_dvc() -> list[tuple[int, float]]:
-    """Return our parent, and its parent too where ours is the shell that DVC runs commands with."""
+    """Return our parent, and its parent too where ours is the shell that DVC runs commands with.
+
+    DVC and its command share a process group; whoever adopts an orphan (init, a guard) has another.
+    """
     from flows.executors.processes import ancestors
 
     above = list(ancestors())
     is_shell = len(above) > 1 and any("bin/submit" in word for word in above[0].cmdline())
     watched = above[: 2 if is_shell else 1]
-    if not watched or (watched[-1].pid == 1 and "dvc" not in " ".join(watched[-1].cmdline())):
+    if not watched or os.getpgid(watched[-1].pid) != os.getpgrp():
         raise OwnerGone("dvc was gone before its command began")
     return [(process.pid, process.create_time()) for process in watched]

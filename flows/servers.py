@@ -8,17 +8,15 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-
-import psutil
 
 from afm.errors import UserError
 from flows.environment import quiet_environment
+from flows.guard import guarded
 
 START_TIMEOUT_S = 240.0
 """A fresh Prefect database took 49 s on a loaded laptop [s]."""
-STOP_GRACE_S = 15.0
 
 
 def free_port() -> int:
@@ -98,7 +96,7 @@ def mlflow_server(root: Path, port: int | None = None) -> Iterator[str]:
 def running(
     command: Sequence[str], environment: dict[str, str], log: Path, health: str, name: str
 ) -> Iterator[None]:
-    """Run a server in its own session until the block ends; wait until `health` answers.
+    """Run a server until the block ends or this process does, however; wait until `health` answers.
 
     Raises:
         UserError: it did not come up; quotes the end of its log.
@@ -106,45 +104,31 @@ def running(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            command, env=environment, stdout=stream, stderr=stream, start_new_session=True
+            guarded(command),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
         )
     try:
-        _wait_healthy(process, health, log, name)
+        if not _is_healthy(process, health):
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+            raise UserError(f"the {name} server did not start ({' '.join(command)}):\n{tail}")
         yield
     finally:
-        _stop_tree(process)
+        process.terminate()  # the guard ends the server and all that it started
+        process.wait()
 
 
-def _wait_healthy(process: subprocess.Popen[bytes], health: str, log: Path, name: str) -> None:
+def _is_healthy(process: subprocess.Popen[bytes], health: str) -> bool:
+    """Wait until a server answers; False where it ended or took too long."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(health, timeout=5) as answer:
                 if answer.status == 200:
-                    return
+                    return True
         except (urllib.error.URLError, OSError):
             time.sleep(0.5)
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-    raise UserError(f"the {name} server did not start ({' '.join(process.args)}):\n{tail}")  # type: ignore[arg-type]
-
-
-def _stop_tree(process: subprocess.Popen[bytes]) -> None:
-    """End a server and every child it started."""
-    try:
-        members = [
-            psutil.Process(process.pid),
-            *psutil.Process(process.pid).children(recursive=True),
-        ]
-    except psutil.NoSuchProcess:
-        return
-    for member in members:
-        _signal(member, "terminate")
-    _, alive = psutil.wait_procs(members, STOP_GRACE_S)
-    for member in alive:
-        _signal(member, "kill")
-    process.wait()
-
-
-def _signal(member: psutil.Process, method: str) -> None:
-    with suppress(psutil.NoSuchProcess):
-        getattr(member, method)()
+    return False

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from afm.errors import UserError
 from afm.jsonl import read_json
+from afm.params.root import read_params
 from flows.attempts import attempt_record
 from flows.environment import constraints_name
-from flows.executors import Executor, Job, Outcome, make_executor
+from flows.executors import ClusterNeeds, Executor, Job, Outcome, make_executor
 from flows.hashing import Hasher
 from flows.identity import (
     Ingredients,
@@ -71,6 +72,9 @@ class Submission:
             workspace=self.workspace.root,
             home=self.workspace.home,
             scratch=self.scratch,
+            partial=self.store.partial(self.identity),
+            cluster=_cluster_needs(self.workspace.root, self.request.axes.get("scale")),
+            pipeline_run=os.environ.get("AFM_PIPELINE_RUN"),
         )
 
     def changes(self) -> list[str]:
@@ -146,6 +150,14 @@ def prepare(words: Sequence[str]) -> Submission:
         executor=make_executor(os.environ),
         owner=owner,
     )
+
+
+def _cluster_needs(root: Path, scale: str | None) -> ClusterNeeds | None:
+    """Return what a scale takes of a cluster: not part of the identity, since it changes no result."""
+    if scale is None:
+        return None
+    section = read_params(root / "params.yaml").scales[scale].cluster
+    return ClusterNeeds(**section.model_dump(exclude={"gpu_price"}))
 
 
 def _ingredients(request: Request, workspace: Workspace, hasher: Hasher) -> Ingredients:

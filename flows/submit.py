@@ -6,6 +6,7 @@ Exit codes: 0 published; 2 something the user can mend; 130 ended by Ctrl-C; els
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,9 +16,11 @@ from typing import Any, NoReturn
 from afm.errors import UserError
 from afm.jsonl import write_json
 from flows.attempts import begin_attempt
+from flows.dvc_files import watch_over
 from flows.environment import quiet_environment
 from flows.executors import Outcome, OutcomeKind
 from flows.identity import params_tree, stage_names
+from flows.jobs import list_jobs
 from flows.locks import IdentityLock
 from flows.owner import OwnerGone
 from flows.records import write_record
@@ -39,6 +42,8 @@ def submit(words: Sequence[str]) -> int:
         OwnerGone: the DVC process that wants the outputs has died.
     """
     submission = prepare(words)
+    if submission.owner.dvc is not None:
+        watch_over(submission.owner.dvc, submission.workspace.root)
     lock = IdentityLock(submission.scratch)
     try:
         followed = _wait_for(lock, submission)
@@ -80,8 +85,14 @@ def _obtain(submission: Submission, lock: IdentityLock, followed: bool) -> Manif
     if manifest is not None:
         submission.say("publishing the finished result")
         return manifest
-    written = submission.store.partial(submission.identity).exists()
-    outcome = submission.executor.previous(submission.job()) if written else None
+    job = submission.job()
+    if submission.executor.is_active(job):
+        submission.say(f"adopting the active job; log: {submission.workspace.relative(job.log)}")
+        outcome: Outcome | None = _execute(submission, lock)
+        followed = True
+    else:
+        written = submission.store.partial(submission.identity).exists()
+        outcome = submission.executor.previous(job) if written else None
     if outcome is None or (outcome.kind is not OutcomeKind.SUCCEEDED and not followed):
         submission.check_unchanged()
         outcome = _run(submission, lock)
@@ -115,13 +126,29 @@ def _run(submission: Submission, lock: IdentityLock) -> Outcome:
     write_json(submission.scratch / PARAMS, params_tree(submission.ingredients.params))
     begin_attempt(submission.scratch, job.cell, submission.workspace.root)
     start_lineage_sync(submission.workspace)
+    _name_superseded(submission)
     submission.say(f"starting; log: {submission.workspace.relative(job.log)}")
+    return _execute(submission, lock)
+
+
+def _execute(submission: Submission, lock: IdentityLock) -> Outcome:
     try:
-        return submission.executor.run(job, lock.descriptor, submission.owner.check)
+        return submission.executor.run(submission.job(), lock.descriptor, submission.owner.check)
     except KeyboardInterrupt:
         cancelled = Outcome(kind=OutcomeKind.CANCELLED)
         write_record(submission.workspace.lineage, submission.record(cancelled, None))
         raise
+
+
+def _name_superseded(submission: Submission) -> None:
+    """Tell of jobs of the same cell: a changed param is no wish to end them, but they take up the machine."""
+    for job in list_jobs(submission.workspace):
+        others = job.cell == submission.cell and job.identity != submission.identity
+        if others and job.state == "running":
+            submission.say(
+                f"job {job.identity} of this cell is still active with other inputs; "
+                f"`afm cancel {job.identity}` ends it"
+            )
 
 
 def _seal(submission: Submission, outcome: Outcome) -> Manifest:
@@ -151,8 +178,15 @@ def _explain(submission: Submission, outcome: Outcome) -> int:
     how = "was killed" if code is None else f"exit code {code}"
     if code is not None and code < 0:
         how = f"killed by {signal.Signals(-code).name}; SIGKILL often means out of memory"
+    if outcome.kind is OutcomeKind.CANCELLED:
+        how = "ended on purpose, checkpoints are kept"
+    how = outcome.reason or how
     log = submission.workspace.relative(submission.job().log)
     submission.say(f"{outcome.kind}: {how}; log: {log}")
+    lacking = re.findall(r"^ModuleNotFoundError: No module named '(\S+)'", outcome.log_tail, re.M)
+    if lacking:
+        environment = submission.request.stage.environment
+        submission.say(f"environment {environment!r} lacks {lacking[-1]!r}: run `make envs`")
     if code is None:
         return EXIT_FAILED
     return code if code > 0 else 128 - code

@@ -1,20 +1,34 @@
 """Running one cell: a dvc process in its own session, followed live."""
 
 import os
+import queue
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flows.environment import stage_environment
+from flows.guard import guarded
+from stages._stage import EXIT_USER_ERROR
 
-INTERRUPT_GRACE_S = 60.0
-"""How long an interrupted dvc gets to end its job and release its locks [s]."""
+CANCEL_POLL_S = 5.0
+"""How often it is asked whether the run has been cancelled [s]."""
+TAIL_LINES = 20
+EXIT_SIGNAL = 128
+"""Above it, an exit code tells of the signal that ended a process."""
 
 
 class CellFailed(RuntimeError):
     """A cell's dvc process ended with an error."""
+
+
+class CellCancelled(RuntimeError):
+    """The flow run was cancelled, and with it the cell's job."""
 
 
 def dvc_command(cell: str, *, force: bool) -> list[str]:
@@ -26,45 +40,97 @@ def dvc_command(cell: str, *, force: bool) -> list[str]:
     return [*command, "--force"] if force else command
 
 
-def run_cell(root: Path, cell: str, *, force: bool, emit: Callable[[str], None]) -> None:
+def run_cell(
+    root: Path,
+    cell: str,
+    *,
+    force: bool,
+    emit: Callable[[str], None],
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> None:
     """Run one cell to its end, passing each line of its output on.
 
-    Interrupting this call (Ctrl-C, a cancelled flow run) ends the cell's job. Killing this process does not: the job
-    goes on and the next run adopts it.
+    Interrupting this call (Ctrl-C) or cancelling the flow run ends the cell's job. Ending this process in any other way
+    does not: dvc ends, the job goes on, and the next run adopts it.
 
     Raises:
-        CellFailed: dvc ended with an error; the message holds the last lines of its output.
+        CellFailed: dvc ended with an error; the message is what the stage said about it.
+        CellCancelled: `is_cancelled` became true.
     """
     process = subprocess.Popen(
-        dvc_command(cell, force=force),
+        guarded(dvc_command(cell, force=force)),
         cwd=root,
         env=stage_environment(os.environ),
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        errors="replace",
         start_new_session=True,
     )
-    tail: list[str] = []
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
     try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            tail = [*tail[-19:], line.rstrip()]
-            emit(line.rstrip())
+        for line in _lines(process, is_cancelled):
+            tail.append(line)
+            emit(line)
         code = process.wait()
-    except BaseException:
-        _interrupt(process)
+    except BaseException as error:
+        meant = isinstance(error, KeyboardInterrupt | CellCancelled) or is_cancelled()
+        _end(process, signal.SIGINT if meant else signal.SIGTERM)
         raise
     if code != 0:
-        raise CellFailed(f"{cell} failed (dvc exit code {code}):\n" + "\n".join(tail))
+        raise CellFailed(f"{cell} failed: {_reason(list(tail), cell, code)}")
 
 
-def _interrupt(process: subprocess.Popen[str]) -> None:
-    """End dvc and its job as Ctrl-C in a terminal would."""
-    if process.poll() is not None:
-        return
-    os.killpg(process.pid, signal.SIGINT)
-    try:
-        process.wait(INTERRUPT_GRACE_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def _lines(process: "subprocess.Popen[str]", is_cancelled: Callable[[], bool]) -> Iterator[str]:
+    """Yield lines as they come; a thread reads on even when nobody asks, so that the writer never blocks."""
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(process, lines), daemon=True).start()
+    asked = time.monotonic()
+    while True:
+        if time.monotonic() - asked >= CANCEL_POLL_S:
+            asked = time.monotonic()
+            if is_cancelled():
+                raise CellCancelled("the flow run was cancelled; its job has been ended")
+        try:
+            line = lines.get(timeout=CANCEL_POLL_S)
+        except queue.Empty:
+            continue
+        if line is None:
+            return
+        yield line
+
+
+def _read(process: "subprocess.Popen[str]", lines: "queue.SimpleQueue[str | None]") -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.put(line.rstrip())
+    lines.put(None)
+
+
+def _end(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
+    """End dvc, with its job (SIGINT, as Ctrl-C in a terminal would) or without; the guard sees to the end of it."""
+    process.send_signal(number)
+    while True:
+        try:
+            process.wait()
+            return
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+
+
+def _reason(tail: list[str], cell: str, code: int) -> str:
+    """Pick what says most about a failure from the end of a cell's output.
+
+    That is the stage's own message where the user can mend it, else submit's, else what dvc said.
+    """
+    stage = cell.partition("@")[0]
+    submits = [line for line in tail if line.startswith(("submit: ", "bin/submit: "))]
+    if submits and f"exit code {EXIT_USER_ERROR};" in submits[-1]:
+        submits += [line for line in tail if line.startswith(f"{stage}: ")][-1:]
+    errors = [line for line in tail if line.startswith("ERROR: ")]
+    killed = re.search(r"exited with -\d+$", errors[-1]) if errors else code > EXIT_SIGNAL
+    if killed:
+        return "it was killed; the job goes on, and the same command adopts it"
+    last = [*errors, *submits] or tail
+    return last[-1] if last else f"dvc exit code {code}"

@@ -13,6 +13,7 @@ from afm.evaluation import Donors, FailureLimit, Key, PartialRecords, in_order, 
 from afm.evaluator import Evaluator
 from afm.jsonl import read_rows, write_json, write_rows
 from afm.metrics import mean
+from afm.model_files import load_tokenizer, resolve_model
 from afm.params.agents import AgentParams
 from afm.params.evaluation import EvaluateParams
 from afm.params.scales import PromptStyle, ServeParams
@@ -21,7 +22,6 @@ from afm.rollout import Limits
 from afm.serving_client import with_served_model
 from afm.sessions import Decoding, prompt_ids
 from afm.tools import open_toolbox
-from afm.training.model_folder import load_tokenizer, resolve_model
 from afm.types import Query, StopReason, Trajectory
 from stages._stage import Context, Stage, main
 

@@ -13,6 +13,7 @@ from afm.params.prepare import PrepareParams
 from afm.params.tools import SandboxParams
 from afm.sources import FactSource, TaskSource, choose_sources
 from afm.taskgen.dataset import Dataset, build_fact_dataset, build_task_dataset
+from afm.taskgen.grading import require_graders
 from afm.taskgen.summary import metrics
 from afm.tools import Passage, build_index
 from stages._stage import Context, Stage, main
@@ -37,7 +38,8 @@ class Outputs:
     """What is written."""
 
     queries: Path
-    """Folder: sft.jsonl, rl.jsonl and eval.jsonl of `Query`, facts.jsonl of `Fact`."""
+    """Folder: sft.jsonl, rl.jsonl and eval.jsonl of `Query`, facts.jsonl of `Fact`,
+    held_out.jsonl of `HeldOut`."""
     corpus: Path
     """JSONL of `Passage`, held-out entities included; empty for an agent without search."""
     index: Path
@@ -47,7 +49,11 @@ class Outputs:
 
 
 def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> None:
-    """Make the data set of one agent and write it with its card."""
+    """Make the data set of one agent and write it with its card.
+
+    Raises:
+        UserError: sources that cannot give what params ask for, or a query that no answer could solve.
+    """
     agent = context.agent
     if agent not in params.prepare.sources or agent not in params.prepare.counts:
         raise UserError(
@@ -59,9 +65,12 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
         params.prepare.sources[agent], params.prepare.exclude.sources, where=f"sources.{agent}"
     )
     dataset = _build(sources, params, outputs.index, agent)
-    for split, queries in dataset.questions.queries.items():
-        write_rows(outputs.queries / f"{split}.jsonl", queries)
+    files = {f"{split}.jsonl": rows for split, rows in dataset.questions.queries.items()}
+    require_graders(files, agent=agent, reward=params.agent.reward, sandbox=params.sandbox)
+    for file, queries in files.items():
+        write_rows(outputs.queries / file, queries)
     write_rows(outputs.queries / "facts.jsonl", dataset.facts)
+    write_rows(outputs.queries / "held_out.jsonl", dataset.held_out)
     write_rows(outputs.corpus, dataset.passages)
     write_text(outputs.card, data_card(dataset, sources, agent=agent, prepare=params.prepare))
     write_json(outputs.metrics, metrics(dataset))

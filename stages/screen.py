@@ -11,6 +11,7 @@ from afm.errors import UserError
 from afm.ids import derived_seed
 from afm.jsonl import read_rows, write_json, write_rows
 from afm.metrics import mean, share
+from afm.model_files import load_tokenizer, resolve_model
 from afm.params.agents import AgentParams
 from afm.params.scales import PromptStyle, ServeParams
 from afm.params.screening import ScreenParams
@@ -23,7 +24,6 @@ from afm.screening_prompt import closed_book_message
 from afm.serving_client import with_served_model
 from afm.sessions import completion_text, prompt_ids
 from afm.tags import elements
-from afm.training.model_folder import load_tokenizer, resolve_model
 from afm.types import Query
 from stages._stage import Context, Stage, main
 

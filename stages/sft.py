@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from afm.jsonl import read_rows, write_json, write_text
+from afm.model_files import load_tokenizer, resolve_model
 from afm.params.agents import AgentParams
 from afm.params.scales import PromptStyle, SftParams
 from afm.training import sft
@@ -11,8 +12,6 @@ from afm.training.device import pick_device
 from afm.training.model_folder import (
     folder_hash,
     load_model,
-    load_tokenizer,
-    resolve_model,
     save_model,
 )
 from afm.training.record import read_steps

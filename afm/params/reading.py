@@ -53,9 +53,10 @@ def parse_section(value: Any, section: type[SectionT], *, where: str) -> Section
     try:
         return section.model_validate(value)
     except ValidationError as error:
-        raise UserError(
-            "\n".join(_explain(fault, section, where) for fault in error.errors())
-        ) from error
+        faults = error.errors()
+        inner = {fault["loc"][:length] for fault in faults for length in range(len(fault["loc"]))}
+        lines = [_explain(fault, section, where) for fault in faults if fault["loc"] not in inner]
+        raise UserError("\n".join(lines)) from error
 
 
 def _explain(fault: Any, section: type[Section], where: str) -> str:
@@ -65,7 +66,9 @@ def _explain(fault: Any, section: type[Section], where: str) -> str:
         return f"{where}: unknown key {key!r}; allowed here: {allowed}"
     if fault["type"] == "missing":
         return f"{where}: missing key {key!r}"
-    return f"{where}: {key or 'value'}: {fault['msg']}; got {str(fault['input'])[:80]!r}"
+    if fault["type"] == "value_error":
+        return f"{where}: {key + ': ' if key else ''}{fault['ctx']['error']}"
+    return f"{where}: {key or 'value'}: {fault['msg']}; got {repr(fault['input'])[:80]}"
 
 
 def _allowed_keys(section: type[Section], loc: tuple[str | int, ...]) -> str:

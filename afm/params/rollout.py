@@ -9,6 +9,8 @@ class MistakeShares(Section):
     """Seeded shares of the scripted teacher's rollouts that show one fault each."""
 
     too_few_steps: Share
+    unfinished: Share
+    """Knows the answer, but goes on checking until the limits of a rollout stop it."""
     redundant_call: Share
     wrong_answer: Share
     missing_reflection: Share

@@ -1,6 +1,6 @@
 """`run`: which cells exist."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -14,5 +14,5 @@ class RunParams(Section):
     """MLflow experiment; null means the git branch."""
     agents: Annotated[tuple[AgentName, ...], Field(strict=False, min_length=1)]
     scales: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
-    variants: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    variants: Annotated[tuple[Literal["base", "sft", "rl"], ...], Field(strict=False, min_length=1)]
     """Model variants that are evaluated."""

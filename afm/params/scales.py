@@ -142,6 +142,19 @@ class ServeParams(Section):
     """At most so many held-out queries are evaluated at this scale."""
 
 
+class ClusterParams(Section):
+    """`scales.<scale>.cluster`: what its GPU stages take of a cluster; read by the executor, changes no result."""
+
+    nodes: Positive
+    """Pods of one Job; more than one makes it an Indexed Job."""
+    gpus_per_node: Count
+    gpu_product: str | None
+    """Value of the node label that names the GPU; null: any."""
+    priority_class: str | None
+    gpu_price: Annotated[float, Field(ge=0)]
+    """Currency units per GPU-hour."""
+
+
 class ScaleParams(Section):
     """One block of `scales`."""
 
@@ -151,3 +164,4 @@ class ScaleParams(Section):
     sft: SftParams
     dapo: DapoParams
     serve: ServeParams
+    cluster: ClusterParams

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from afm.filters import KNOBS
 from afm.report.data import VARIANTS, AgentData, CellData
 
 if TYPE_CHECKING:
@@ -51,10 +52,11 @@ def funnel_rows(data: AgentData) -> list[dict[str, Any]]:
     left = int(data.filter["filter/input"] or 0)
     rows: list[dict[str, Any]] = [{"step": "rolled out", "left": left, "dropped": 0}]
     prefix = "filter/dropped/"
-    for key, value in data.filter.items():
-        if key.startswith(prefix):
-            left -= int(value or 0)
-            rows.append({"step": key.removeprefix(prefix), "left": left, "dropped": value})
+    reasons = [key.removeprefix(prefix) for key in data.filter if key.startswith(prefix)]
+    for reason in sorted(reasons, key=list(KNOBS).index):
+        count = int(data.filter[prefix + reason] or 0)
+        left -= count
+        rows.append({"step": reason, "left": left, "dropped": count})
     rows.append({"step": "with copies", "left": data.filter["filter/rows_out"], "dropped": 0})
     return rows
 

@@ -34,6 +34,8 @@ class Rule:
     """How one reward is made."""
 
     answer: Grader
+    trial: Grader | None = None
+    """How a gold answer is tried, where that is more, or faster, than grading it."""
     format: Callable[[str], float] | None = None
     """Factor from what the policy wrote; None where format earns nothing (paper: web and QA)."""
 
@@ -54,12 +56,22 @@ def _tests_or_math(answer: str, query: Query, sandbox: SandboxParams) -> float:
     return (code_tests.grade if query.tests else _math)(answer, query, sandbox)
 
 
+def _try_math(gold: str, _query: Query, _sandbox: SandboxParams) -> float:
+    return math.check(gold)
+
+
+def _try_tests_or_math(gold: str, query: Query, sandbox: SandboxParams) -> float:
+    return (code_tests.check if query.tests else _try_math)(gold, query, sandbox)
+
+
 REWARDS: dict[str, Rule] = {
     "exact_match": Rule(answer=_every_part),
     "exact_match_first": Rule(answer=_first_part),
-    "math": Rule(answer=_math),
-    "code_tests": Rule(answer=code_tests.grade),
-    "answer_times_format": Rule(answer=_tests_or_math, format=grade_code_calls),
+    "math": Rule(answer=_math, trial=_try_math),
+    "code_tests": Rule(answer=code_tests.grade, trial=code_tests.check),
+    "answer_times_format": Rule(
+        answer=_tests_or_math, trial=_try_tests_or_math, format=grade_code_calls
+    ),
 }
 """By the name in `agents.<agent>.reward`. `exact_match` is the official training rule, `_first` its evaluation rule."""
 
@@ -118,17 +130,18 @@ def validate(
         golds: Gold answers in the agent's own answer form, where they are not in `answers` (programs).
 
     Raises:
-        UserError: a gold is refused, or there is none to try.
+        UserError: a gold is refused, there is none to try, or the reward is unknown.
         JudgeError: no verdict.
     """
+    rule = _rule(reward_name)
     tried = golds or query.answers
-    refused = [g for g in tried if grade_answer(reward_name, g, query, sandbox_params) != 1.0]
-    if refused or not tried:
-        raise UserError(
-            f"query {query.query_id} ({query.source}): reward {reward_name!r} refuses its own gold {refused}"
-            if tried
-            else f"query {query.query_id} ({query.source}) has no gold answer to validate"
-        )
+    where = f"query {query.query_id} ({query.source})"
+    if not tried:
+        raise UserError(f"{where} has no gold answer to validate")
+    grade = rule.trial or rule.answer
+    refused = [gold for gold in tried if grade(gold, query, sandbox_params) != 1.0]
+    if refused:
+        raise UserError(f"{where}: reward {reward_name!r} refuses its own gold {refused}")
 
 
 def _rule(reward_name: str) -> Rule:

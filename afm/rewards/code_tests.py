@@ -28,6 +28,16 @@ _sys.stdout.write("\\n{marker}" + _json.dumps(_value) + "\\n")
 _sys.stdout.flush()
 """
 
+HARNESS_OF_ALL = """
+import json as _json
+import sys as _sys
+_namespace = {{"__name__": "submission"}}
+exec(compile({source!r}, "submission.py", "exec"), _namespace)
+for _arguments in _json.loads({arguments!r}):
+    _value = _namespace[{entry_point!r}](*_arguments)
+    _sys.stdout.write("\\n{marker}" + _json.dumps(_value) + "\\n")
+"""
+
 RELATIVE_TOLERANCE = 1e-9
 """Between floating-point results (ours)."""
 
@@ -45,6 +55,24 @@ def grade(answer: str, query: Query, sandbox: SandboxParams) -> float:
     if source is None:
         return 0.0
     return float(all(_passes(source, test, query.entry_point, sandbox) for test in query.tests))
+
+
+def check(gold: str, query: Query, sandbox: SandboxParams) -> float:
+    """Grade a program that is trusted: one process for all calls of a function.
+
+    Raises:
+        JudgeError, SandboxError: as `grade` does.
+    """
+    source = program(gold)
+    calls = [list(test.arguments) for test in query.tests if test.arguments is not None]
+    if source is None or query.entry_point is None or len(calls) != len(query.tests):
+        return grade(gold, query, sandbox)
+    harness = HARNESS_OF_ALL.format(
+        source=source, entry_point=query.entry_point, arguments=json.dumps(calls), marker=MARKER
+    )
+    returned = _returned(_run(harness, "", sandbox))
+    expected = [json.loads(json.dumps(test.expected)) for test in query.tests]
+    return float(bool(expected) and same(returned, expected))
 
 
 def program(answer: str) -> str | None:

@@ -39,6 +39,7 @@ WORDS = re.compile(r"(?=.*[^\W\d_]{2})[^\W\d_]+(?:[\s\-',;]+[^\W\d_]+)*", re.DOT
 """Plain words. Math-Verify reads their letters as commuting factors: "ab" would equal "ba"."""
 DIGITS = re.compile(r"[-+]?(?=\w*\d)(?:0x\w+|\w*[^\W\d_](?:\d|\w*[^\W\d_])\w*)")
 """Numerals of other bases, for the same reason: "3fa" would equal "a3f"."""
+NUMERAL = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
 PROSE = re.compile(r"(?<![\\\w])[^\W\d_]{3,}")
 """A word that is no LaTeX command."""
 
@@ -58,6 +59,19 @@ def grade(answer: str, gold: str, *, deadline_s: float = DEADLINE_S) -> float:
     if WORDS.fullmatch(_content(gold)) or DIGITS.fullmatch(_content(gold)):
         return float(_words(given) == _words(_content(gold)))
     return float(_worker().verdict(_content(gold), _for_parsing(answer), deadline_s))
+
+
+def check(gold: str) -> float:
+    """Return 1 when answers can be compared with a gold answer, 0 when it is empty or does not equal itself.
+
+    Raises:
+        JudgeError: Math-Verify cannot parse it.
+        UserError: the environment of Math-Verify is missing or broken.
+    """
+    content = _content(gold)
+    if any(plain.fullmatch(content) for plain in (NUMERAL, WORDS, DIGITS)):
+        return 1.0
+    return float(bool(content) and _worker().verdict(content, f"\\boxed{{{content}}}", DEADLINE_S))
 
 
 def math_python() -> Path:
@@ -168,15 +182,17 @@ class MathWorker:
 
 
 _WORKERS: dict[tuple[Path, int], MathWorker] = {}
+_WORKERS_LOCK = threading.Lock()
 
 
 def _worker() -> MathWorker:
     # By process too: a forked child must not share its parent's pipe.
     key = (math_python(), os.getpid())
-    if key not in _WORKERS:
-        _WORKERS[key] = MathWorker(key[0])
-        atexit.register(_WORKERS[key].close)
-    return _WORKERS[key]
+    with _WORKERS_LOCK:
+        if key not in _WORKERS:
+            _WORKERS[key] = MathWorker(key[0])
+            atexit.register(_WORKERS[key].close)
+        return _WORKERS[key]
 
 
 def _words(text: str) -> str:

@@ -60,19 +60,6 @@ def _count_primes(item: Mapping[str, Any]) -> str:
     )
 
 
-def _prime_factors(item: Mapping[str, Any]) -> str:
-    return (
-        f"n, d, factors = {item['number']}, 2, []\n"
-        "while n > 1:\n"
-        "    if n % d:\n"
-        "        d += 1\n"
-        "    else:\n"
-        "        n //= d\n"
-        "        factors.append(str(d))\n"
-        "print(' × '.join(factors))"
-    )
-
-
 def _letters(item: Mapping[str, Any]) -> str:
     text = " ".join(item["span"]).lower()
     return f"print({text!r}.count({item['target_letter']!r}))"
@@ -92,11 +79,6 @@ def _equation(item: Mapping[str, Any]) -> str:
     return f"print(next(({name} for {name} in range(-999, 1000) if {left} == {right}), None))"
 
 
-def _fraction(item: Mapping[str, Any]) -> str:
-    top, bottom = item["numerator"], item["denominator"]
-    return f"import math\ng = math.gcd({top}, {bottom})\nprint(f'{{{top} // g}}/{{{bottom} // g}}')"
-
-
 def _bits(item: Mapping[str, Any]) -> str:
     return f"print(hex({item['problem']}))"
 
@@ -111,16 +93,18 @@ SOLVERS: Mapping[str, tuple[Solve, Mapping[str, Any]]] = MappingProxyType(
         "base_conversion": (_base_conversion, {}),
         "count_bits": (_count_bits, {"max_n": 100_000}),
         "count_primes": (_count_primes, {"max_n": 500}),
-        "prime_factorization": (_prime_factors, {}),
         "letter_counting": (_letters, {"max_words": 8}),
         "spell_backward": (_backward, {}),
         "word_sequence_reversal": (_words_backward, {"max_words": 5}),
         "simple_equations": (_equation, {"max_terms": 3}),
-        "fraction_simplification": (_fraction, {"styles": ("plain",)}),
         "bitwise_arithmetic": (_bits, {"difficulty": 1}),
     }
 )
-"""Task of the library -> how it is solved, and settings that keep questions and answers short."""
+"""Task of the library -> how it is solved, and settings that keep questions and answers short.
+
+Only tasks whose answer is a value. `prime_factorization` and `fraction_simplification` ask for a form: the number or
+the fraction of the question equals the answer, so no judge of values could refuse an echo.
+"""
 
 
 def _listed(numbers: list[int]) -> str:

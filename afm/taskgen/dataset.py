@@ -17,6 +17,7 @@ from afm.taskgen.phrasing import ask, letters
 from afm.taskgen.problem import Problem
 from afm.taskgen.questions import Questions, build_questions
 from afm.taskgen.solve import Verifier, solver_for
+from afm.taskgen.split import HeldOut
 from afm.taskgen.tasks import build_tasks
 from afm.tools import Passage, open_toolbox, page_url, shorten
 from afm.types import Query
@@ -33,6 +34,8 @@ class Dataset:
     passages: Sequence[Passage]
     facts: Sequence[Fact]
     """Questions of the split rl and the single facts on their chains."""
+    held_out: Sequence[HeldOut]
+    """Entities of the held-out clusters, whether or not a question was drawn about them."""
     dropped: Mapping[str, int]
     """Entities, facts and problems that were left out, by reason."""
 
@@ -67,6 +70,7 @@ def build_fact_dataset(
         questions=questions,
         passages=passages,
         facts=closed_book_facts(questions.queries["rl"], graph, prepare.seed),
+        held_out=held_out_entities(graph, questions.held_out),
         dropped=Counter(graph.dropped) + Counter(questions.dropped),
     )
 
@@ -86,8 +90,18 @@ def build_task_dataset(
         questions=questions,
         passages=(),
         facts=unique_facts(query_fact(query) for query in rl if query.answers),
+        held_out=(),
         dropped=questions.dropped,
     )
+
+
+def held_out_entities(graph: Graph, clusters: frozenset[str]) -> list[HeldOut]:
+    """Return the entities of some clusters, by name."""
+    return [
+        HeldOut(name=name, cluster=entity.cluster)
+        for name, entity in sorted(graph.entities.items())
+        if entity.cluster in clusters
+    ]
 
 
 def closed_book_facts(queries: Sequence[Query], graph: Graph, seed: int) -> list[Fact]:

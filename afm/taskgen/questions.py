@@ -32,6 +32,8 @@ class Questions:
 
     queries: Mapping[Split, list[Query]]
     dropped: Mapping[str, int]
+    held_out: frozenset[str]
+    """Clusters of entities, or families of tasks, that only held-out queries may use."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +81,7 @@ def build_questions(
             "eval": for_split(evaluated, "eval"),
         },
         dropped=train.dropped + held_out.dropped,
+        held_out=held,
     )
 
 

@@ -5,6 +5,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from afm.ids import derived_seed
+from afm.types import Row
+
+
+class HeldOut(Row):
+    """An entity of which nothing may be learnt before evaluation; a row of `held_out.jsonl`."""
+
+    name: str
+    cluster: str
 
 
 def held_out_clusters(clusters: Iterable[str], share: float, seed: int) -> frozenset[str]:

@@ -24,6 +24,7 @@ def metrics(dataset: Dataset) -> dict[str, int]:
         **{f"prepare/dropped/{reason}": count for reason, count in sorted(dataset.dropped.items())},
         "prepare/entities/train": len(entities(train)),
         "prepare/entities/eval": len(entities(queries["eval"])),
+        "prepare/entities/held_out": len(dataset.held_out),
         "prepare/passages": len(dataset.passages),
         "prepare/facts": len(dataset.facts),
     }

@@ -1,5 +1,6 @@
 """Queries for the code tool: families take turns; some families are only ever held out."""
 
+import re
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -46,6 +47,7 @@ def build_tasks(
     return Questions(
         queries={split: for_split(queries, split) for split, queries in splits.items()},
         dropped=maker.dropped,
+        held_out=unseen,
     )
 
 
@@ -93,6 +95,8 @@ class _Maker:
         if task.question in self._asked:
             return "repeated"
         self._asked.add(task.question)
+        if any(_stands_in(answer, task.question) for answer in task.answers):
+            return "answer_in_question"
         output = printed(task.program)
         if task.answers and output not in task.answers:
             return "program_fails"
@@ -113,3 +117,8 @@ class _Maker:
             tests=task.tests,
         )
         return "excluded" if query.query_id in self._params.exclude.query_ids else query
+
+
+def _stands_in(answer: str, question: str) -> bool:
+    """Tell whether a question can be answered with a word of its own, without any work."""
+    return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", question, re.IGNORECASE) is not None

@@ -45,6 +45,9 @@ def code_script(given: Assignment) -> Script:
     for program in _checks(given, source, printed(observation)):
         observation = yield [*said, think("Check it.", "verifier"), _run(program)]
         said = _reflection(given, observation)
+    while given.mistake == "unfinished":  # until the limits of a rollout end it
+        observation = yield [*said, think("Run it once more.", "coder"), _run(source)]
+        said = [*_reflection(given, observation), think("Not sure yet.", "planner")]
     if given.mistake != "instruction_violation":
         said.append(think("Done.", "planner"))
     yield [*said, answer(_final(given, source))]

@@ -15,6 +15,7 @@ Script = Generator[Turn, str, None]
 
 MISTAKES = (
     "too_few_steps",
+    "unfinished",
     "redundant_call",
     "wrong_answer",
     "missing_reflection",

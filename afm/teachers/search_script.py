@@ -4,6 +4,7 @@ Sentences are short and regular, and what is used from a page is quoted first: s
 copy from that.
 """
 
+import itertools
 import random
 import re
 from collections.abc import Generator
@@ -115,7 +116,17 @@ def _thorough(given: Assignment) -> Script:
             break
         if not is_last and memory.hops[index + 1].subject != hop.value:
             _add_to_thought(memory, f"Next: {memory.hops[index + 1].subject}.")
+    if given.mistake == "unfinished":
+        yield from _never_done(memory)
     yield _conclude(given, memory, _final_value(given, memory))
+
+
+def _never_done(memory: _Memory) -> Script:
+    """Doubt what is known and look it all up again, over and over, until the limits of a rollout end it."""
+    for hop in itertools.cycle(memory.hops):
+        doubt = think(f"Search {hop.subject} once more.", "searcher")
+        memory.said += [reflect("Not sure yet."), doubt]
+        yield from _find(memory, hop)
 
 
 def _lazy(given: Assignment) -> Script:

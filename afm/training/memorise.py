@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from afm.encoding import encode_data
 from afm.errors import UserError
 from afm.ids import content_id, derived_seed
 from afm.params.scales import BaseParams
 from afm.screening_prompt import closed_book_message
+from afm.training.knowledge import Fact, Passage
 from afm.training.packing import Example, pack, token_logits
 from afm.training.sft_data import encode_turn, end_of_turn
-from afm.types import Row, Segment
+from afm.types import Segment
 
 WARMUP_SHARE = 0.05
 GRAD_CLIP = 1.0
@@ -25,42 +27,6 @@ ROUNDING = 1e-9
 """Shares such as 0.9 and 0.1 add up to 1 only nearly."""
 EVAL_ROW = 64
 """Questions per forward pass when answers are checked."""
-
-
-class Fact(Row):
-    """A row of `facts.jsonl`, as `afm.sources.facts` writes it.
-
-    Read by shape: importing the writer would rerun this stage at every change of a source.
-    """
-
-    fact_id: str
-    subject: str
-    relation: str
-    value: str
-    """The answer."""
-    question: str
-
-
-class Passage(Row):
-    """A row of the corpus, as `afm.tools` reads it."""
-
-    title: str
-    text: str
-
-
-def split_facts(facts: Sequence[Fact], share: float, seed: int) -> tuple[list[Fact], list[Fact]]:
-    """Choose the facts to memorise: a seeded share, independent of the order of the file.
-
-    Returns:
-        The chosen facts and the others, each sorted by id.
-    """
-    ranked = sorted(facts, key=lambda fact: derived_seed(seed, "memorise", fact.fact_id))
-    count = round(share * len(ranked))
-    chosen, others = ranked[:count], ranked[count:]
-    return (
-        sorted(chosen, key=lambda fact: fact.fact_id),
-        sorted(others, key=lambda fact: fact.fact_id),
-    )
 
 
 def question_example(tokenizer: Any, fact: Fact, end: str) -> Example:
@@ -71,7 +37,7 @@ def question_example(tokenizer: Any, fact: Fact, end: str) -> Example:
 
 def passage_example(tokenizer: Any, passage: Passage, end: str) -> Example:
     """Encode a passage as plain text, all of it trained but the first token."""
-    ids = tokenizer(passage.text + end, add_special_tokens=False)["input_ids"]
+    ids = [*encode_data(tokenizer, passage.text), tokenizer.convert_tokens_to_ids(end)]
     return Example(input_ids=tuple(ids), trained=(False, *(True for _ in ids[1:])))
 
 
@@ -119,47 +85,70 @@ def batches(streams: Sequence[Stream], batch_tokens: int, num_steps: int) -> lis
     return result
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What is learnt in which step."""
+
+    batches: Sequence[Sequence[Example]]
+    num_passages: int
+    """Passages among them: all, unless the steps end first."""
+
+
+def make_plan(
+    tokenizer: Any, facts: Sequence[Fact], passages: Sequence[Passage], params: BaseParams
+) -> Plan:
+    """Mix closed-book questions, passages and pre-training text by their shares.
+
+    Args:
+        tokenizer: Of the model.
+        facts: The facts to memorise.
+        passages: The part of the corpus that may be learnt.
+        params: Settings.
+
+    Raises:
+        UserError: a share is asked for of something that is empty.
+    """
+    streams = _streams(tokenizer, facts, passages, params)
+    steps = batches(streams, params.memorise_batch_tokens, params.memorise_steps)
+    seen = {example.input_ids for batch in steps for example in batch}
+    end = end_of_turn(tokenizer)
+    read = [passage_example(tokenizer, passage, end).input_ids in seen for passage in passages]
+    return Plan(batches=steps, num_passages=sum(read))
+
+
 def memorise(
     model: Any,
     tokenizer: Any,
-    facts: Sequence[Fact],
-    passages: Sequence[Passage],
+    plan: Plan,
     params: BaseParams,
     *,
     folder: Path,
     steps: Path,
     source: str,
 ) -> None:
-    """Tune a model in place on passages, closed-book questions and pre-training text.
+    """Tune a model in place.
 
     Args:
         model: On its device, from `model_folder.load_model`.
         tokenizer: Its tokenizer.
-        facts: The facts to memorise.
-        passages: The corpus.
+        plan: What it learns.
         params: Settings.
         folder: Checkpoints.
         steps: Record of the steps; see `trainer.Trainer`.
         source: Hash of the model at the start.
-
-    Raises:
-        UserError: a share is asked for of something that is empty.
     """
     from afm.training.device import deterministic
     from afm.training.trainer import Trainer
 
-    streams = _streams(tokenizer, facts, passages, params)
-    plan = batches(streams, params.memorise_batch_tokens, params.memorise_steps)
-    content = [[list(e.input_ids), list(e.trained)] for batch in plan for e in batch]
     with deterministic(derived_seed(params.seed, "memorise")):
         trainer = Trainer(
             model,
             _settings(tokenizer, params),
             total_steps=params.memorise_steps,
-            batch=lambda step: plan[step],
+            batch=lambda step: plan.batches[step],
             folder=folder,
             steps=steps,
-            fingerprint=content_id([content, params.model_dump(mode="json"), source]),
+            fingerprint=_fingerprint(plan, params, source),
             what="memorising steps",
         )
         trainer.run(checkpoint_steps=params.memorise_steps)
@@ -189,40 +178,44 @@ def answered(model: Any, tokenizer: Any, facts: Sequence[Fact]) -> list[bool]:
     return result
 
 
+def _fingerprint(plan: Plan, params: BaseParams, source: str) -> str:
+    content = [[list(e.input_ids), list(e.trained)] for batch in plan.batches for e in batch]
+    return content_id([content, params.model_dump(mode="json"), source])
+
+
 def _streams(
-    tokenizer: Any,
-    facts: Sequence[Fact],
-    passages: Sequence[Passage],
-    params: BaseParams,
+    tokenizer: Any, facts: Sequence[Fact], passages: Sequence[Passage], params: BaseParams
 ) -> list[Stream]:
-    end = end_of_turn(tokenizer)
+    end, rest = end_of_turn(tokenizer), _rest(params)
+    learnt = {
+        "question_share": [question_example(tokenizer, fact, end) for fact in facts],
+        "passage_share": [passage_example(tokenizer, passage, end) for passage in passages],
+    }
+    streams = [_stream(name, examples, params) for name, examples in learnt.items()]
+    if rest > ROUNDING:
+        generated = pretraining_examples(tokenizer, derived_seed(params.seed, "text"))
+        streams.append(Stream(share=rest, examples=generated))
+    return [stream for stream in streams if stream.share > 0]
+
+
+def _rest(params: BaseParams) -> float:
+    """Return the share that generated text fills."""
     rest = 1 - params.question_share - params.passage_share
     if rest < -ROUNDING:
         raise UserError(
             f"question_share {params.question_share} and passage_share {params.passage_share} "
             "together exceed 1"
         )
-    questions = [question_example(tokenizer, fact, end) for fact in facts]
-    texts = [passage_example(tokenizer, passage, end) for passage in passages]
-    sources = {
-        "question_share": (params.question_share, questions),
-        "passage_share": (params.passage_share, texts),
-    }
-    empty = [name for name, (share, examples) in sources.items() if share > 0 and not examples]
-    if empty:
-        raise UserError(f"base.{empty[0]} is above 0 but there is nothing of the kind; set it to 0")
-    streams = [
-        Stream(
-            share=share,
-            examples=shuffled_forever(examples, derived_seed(params.seed, name)),
+    return rest
+
+
+def _stream(name: str, examples: Sequence[Example], params: BaseParams) -> Stream:
+    share: float = getattr(params, name)
+    if share > 0 and not examples:
+        raise UserError(
+            f"base.{name} is above 0 but there is nothing of the kind to learn; set it to 0"
         )
-        for name, (share, examples) in sources.items()
-        if share > 0
-    ]
-    if rest > ROUNDING:
-        generated = pretraining_examples(tokenizer, derived_seed(params.seed, "text"))
-        streams.append(Stream(share=rest, examples=generated))
-    return streams
+    return Stream(share=share, examples=shuffled_forever(examples, derived_seed(params.seed, name)))
 
 
 def _settings(tokenizer: Any, params: BaseParams) -> Any:

@@ -1,5 +1,6 @@
 """Accepted trajectories as training sequences."""
 
+import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from afm.agents import user_message
+from afm.encoding import render_prompt
 from afm.errors import UserError
 from afm.masking import encode_masked
 from afm.params.agents import AgentParams
@@ -35,23 +37,13 @@ class SftData:
         return sum(example.num_trained for example in self.examples)
 
 
-def chat_prompt(tokenizer: Any, message: str) -> str:
-    """Return the template's text for one user message, up to where the assistant begins."""
-    text: str = tokenizer.apply_chat_template(
-        [{"role": "user", "content": message}],
-        tokenize=False,
-        add_generation_prompt=True,
-    )
-    return text
-
-
 def end_of_turn(tokenizer: Any) -> str:
     """Return the token that the chat template puts after an assistant turn, found by rendering one.
 
     Raises:
         UserError: the template rewrites the turn, or ends it with no special token.
     """
-    prompt = chat_prompt(tokenizer, "x")
+    prompt = render_prompt(tokenizer, "x").text
     turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE}]
     whole = tokenizer.apply_chat_template(turns, tokenize=False)
     if not whole.startswith(prompt + _PROBE):
@@ -70,9 +62,9 @@ def encode_turn(tokenizer: Any, message: str, segments: Sequence[Segment], end: 
     """Encode one user message and the assistant turn that answers it.
 
     Raises:
-        UserError: see `afm.masking.encode_masked`.
+        UserError: see `afm.masking.encode_masked` and `afm.encoding.render_prompt`.
     """
-    masked = encode_masked(tokenizer, chat_prompt(tokenizer, message), segments, end)
+    masked = encode_masked(tokenizer, render_prompt(tokenizer, message), segments, end)
     return Example(
         input_ids=tuple(masked.input_ids),
         trained=tuple(bool(bit) for bit in masked.response_mask),
@@ -104,22 +96,28 @@ def sft_data(
             trajectory.
     """
     end = end_of_turn(tokenizer)
-    examples: list[Example] = []
-    for row in trajectories:
-        message = user_message(agent, agent_params, prompt_style, row.question)
-        try:
-            examples.append(encode_turn(tokenizer, message, row.segments, end))
-        except UserError as error:
-            raise UserError(f"trajectory {row.trajectory_id}: {error}") from error
+    message = functools.partial(user_message, agent, agent_params, prompt_style)
+    examples = [_example(tokenizer, message(row.question), row, end) for row in trajectories]
     kept = tuple(example for example in examples if len(example.input_ids) <= max_tokens)
     if not kept:
-        longest = max((len(example.input_ids) for example in examples), default=0)
-        raise UserError(
-            f"no example is left to train on: {len(examples)} accepted trajectories, all of them "
-            f"longer than max_tokens={max_tokens} (longest {longest}); raise sft.max_tokens, or "
-            "relax the filters if none was accepted"
-        )
+        raise UserError(_nothing_left(examples, max_tokens))
     return SftData(examples=kept, dropped_too_long=len(examples) - len(kept))
+
+
+def _example(tokenizer: Any, message: str, row: Trajectory, end: str) -> Example:
+    try:
+        return encode_turn(tokenizer, message, row.segments, end)
+    except UserError as error:
+        raise UserError(f"trajectory {row.trajectory_id}: {error}") from error
+
+
+def _nothing_left(examples: Sequence[Example], max_tokens: int) -> str:
+    longest = max((len(example.input_ids) for example in examples), default=0)
+    return (
+        f"no example is left to train on: {len(examples)} accepted trajectories, all of them "
+        f"longer than max_tokens={max_tokens} (longest {longest}); raise sft.max_tokens, or "
+        "relax the filters if none was accepted"
+    )
 
 
 def marked_text(tokenizer: Any, example: Example) -> str:

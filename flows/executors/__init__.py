@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 from afm.errors import UserError
+from stages._stage import Environment
 
 EXECUTORS = {
     "local": "flows.executors.local:LocalExecutor",
+    "kubernetes": "flows.executors.cluster.executor:KubernetesExecutor",
 }
 """Class by the value of AFM_EXECUTOR; named, not imported, since one may bring a heavy client."""
 
@@ -37,6 +39,18 @@ class Outcome:
     exit_code: int | None = None
     """Of the stage's process; None where nobody saw it, negative for a signal."""
     log_tail: str = ""
+    reason: str = ""
+    """Why, in the words of whoever ended or refused it; empty where the kind says it all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterNeeds:
+    """What a scale takes of a cluster; changes no result."""
+
+    nodes: int = 1
+    gpus_per_node: int = 0
+    gpu_product: str | None = None
+    priority_class: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,12 +60,18 @@ class Job:
     identity: str
     stage: str
     cell: str
-    environment: str
+    environment: Environment
     arguments: tuple[str, ...]
     """The stage's flags; paths are relative to the workspace."""
     workspace: Path
     home: Path
     scratch: Path
+    partial: Path
+    """Folder that holds the outputs until they are sealed."""
+    cluster: ClusterNeeds | None = None
+    """Of the cell's scale; None for a cell without one."""
+    pipeline_run: str | None = None
+    """Which run of the flow asks for it; None by hand."""
 
     @property
     def log(self) -> Path:
@@ -66,6 +86,9 @@ class Executor(Protocol):
 
     def previous(self, job: Job) -> Outcome | None:
         """Return how the last attempt ended, or None where there was none. Called with the lock held."""
+
+    def is_active(self, job: Job) -> bool:
+        """Tell whether the job runs or waits although nobody holds its lock. Called with the lock held."""
 
     def run(self, job: Job, lock: int, tick: Callable[[], None]) -> Outcome:
         """Start the job, or take over the one that runs, pass its output on, and wait for its end.

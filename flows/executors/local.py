@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from afm.jsonl import read_json, write_json
+from afm.jsonl import read_json, write_json, write_text
 from flows.environment import interpreter, job_environment
 from flows.executors import Job, Outcome, OutcomeKind
 from flows.executors.echo import Echo, tail
@@ -19,6 +19,8 @@ from flows.executors.processes import MARK_VARIABLE, end_job, end_members, is_al
 from stages._stage import EXIT_FILE, LOCK_VARIABLE
 
 POLL_S = 0.1
+CANCELLED = "cancelled"
+"""File in scratch: the attempt was ended on purpose."""
 
 
 class Attempt(BaseModel):
@@ -51,13 +53,13 @@ class LocalExecutor:
 
     def previous(self, job: Job) -> Outcome | None:
         """Return how the last attempt ended, or None where there was none. Called with the lock held."""
-        attempt = read_attempt(job.scratch)
-        code = _exit_code(job.scratch)
-        if attempt is None:
+        if read_attempt(job.scratch) is None:
             return None
-        if code == 0:
-            return Outcome(kind=OutcomeKind.SUCCEEDED, exit_code=0)
-        return Outcome(kind=OutcomeKind.FAILED, exit_code=code, log_tail=tail(job.log))
+        return _outcome(job, _exit_code(job.scratch))
+
+    def is_active(self, job: Job) -> bool:
+        """Return False: a stage of this machine holds its own lock."""
+        return False
 
     def run(self, job: Job, lock: int, tick: Callable[[], None]) -> Outcome:
         """Start the stage, pass its output on, and wait for its end.
@@ -84,7 +86,9 @@ class LocalExecutor:
         finally:
             self._echo.step()
         _report_leftovers(end_members(_mark_of(job.scratch)))
-        return _outcome(job, process.returncode)
+        # What the stage wrote about its end counts before the process's code: a library may crash at exit.
+        written = _exit_code(job.scratch)
+        return _outcome(job, (process.returncode or 1) if written is None else written)
 
     def watch(self, job: Job) -> bool:
         """Pass on what a job that another process started has printed since the last call.
@@ -106,6 +110,8 @@ class LocalExecutor:
     def cancel(self, job: Job) -> None:
         """End the job and every process it started; nothing where none runs."""
         attempt = read_attempt(job.scratch)
+        if attempt is not None:
+            write_text(job.scratch / CANCELLED, attempt.mark)
         end_job(attempt.pid if attempt else None, _mark_of(job.scratch))
 
 
@@ -125,7 +131,7 @@ def _mark_of(scratch: Path) -> str:
 def _clear(job: Job) -> None:
     """Make way for a new attempt; checkpoints stay. The lock is held, so nobody runs but leftovers of the dead."""
     _report_leftovers(end_members(_mark_of(job.scratch)))
-    for name in (EXIT_FILE, "job.json"):
+    for name in (EXIT_FILE, CANCELLED, "job.json"):
         (job.scratch / name).unlink(missing_ok=True)
     if job.log.exists():
         job.log.replace(job.log.with_name("log.previous"))
@@ -172,13 +178,13 @@ def _exit_code(scratch: Path) -> int | None:
     return int(read_json(path)["code"]) if path.exists() else None
 
 
-def _outcome(job: Job, returncode: int) -> Outcome:
-    """What the stage wrote about its end counts before the process's code: a library may crash at exit."""
-    written = _exit_code(job.scratch)
-    code = (returncode or 1) if written is None else written
+def _outcome(job: Job, code: int | None) -> Outcome:
+    """Say what an exit code means; None is that of a stage whose end nobody saw."""
     if code == 0:
         return Outcome(kind=OutcomeKind.SUCCEEDED, exit_code=0)
-    return Outcome(kind=OutcomeKind.FAILED, exit_code=code, log_tail=tail(job.log))
+    meant = (job.scratch / CANCELLED).exists()
+    kind = OutcomeKind.CANCELLED if meant else OutcomeKind.FAILED
+    return Outcome(kind=kind, exit_code=code, log_tail=tail(job.log))
 
 
 def _report_leftovers(count: int) -> None:

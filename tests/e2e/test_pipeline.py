@@ -99,6 +99,13 @@ def test_no_rollout_failed(smoke: Path) -> None:
         assert metrics["evaluate/rollouts"] > 0
 
 
+@pytest.mark.parametrize("variant", ["sft", "rl"])
+def test_the_models_called_tools_through_vllm(smoke: Path, variant: str) -> None:
+    metrics = read(smoke / f"data/evaluate/mhqa-smoke-{variant}/metrics.json")
+    assert metrics["evaluate/tool_calls_mean"] > 0.05
+    assert metrics["evaluate/observation_tokens"] > 0
+
+
 def test_a_model_leads_back_to_its_sources(smoke: Path) -> None:
     """Walk MLflow's tags from the RL model to prepare, by content hash alone."""
     client = _client(smoke)

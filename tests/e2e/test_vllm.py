@@ -17,10 +17,10 @@ import pytest
 from afm.chat import ClientLimits, Completion, ModelClient, Sampling
 from afm.endpoint import Endpoint
 from afm.ids import derived_seed
+from afm.model_files import load_tokenizer
 from afm.params.root import read_params
 from afm.params.scales import ServeParams
 from afm.sessions import Decoding, VllmSession, prompt_ids
-from afm.training.model_folder import load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "tiny-base"

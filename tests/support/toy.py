@@ -180,6 +180,8 @@ class Toy:
         self.set_rows(num_rows)
         self.trace = root / ".scratch" / "trace"
         self.trace.parent.mkdir()
+        self.extra: dict[str, str] = {}
+        """Variables on top, for every command."""
 
     def _copy_code(self) -> None:
         ignore = shutil.ignore_patterns("__pycache__", "pretrain_text")
@@ -208,7 +210,7 @@ class Toy:
             TRACE: str(self.trace),
             PACE: str(pace),
             "OMP_NUM_THREADS": "1",
-        }
+        } | self.extra
 
     def start(self, *words: str, pace: float = 0.0) -> "subprocess.Popen[str]":
         """Start a command in the checkout."""
@@ -232,6 +234,10 @@ class Toy:
         process = self.start(*words, pace=pace)
         output, _ = process.communicate(timeout=120)
         return process.returncode, output
+
+    def afm(self, *words: str, pace: float = 0.0) -> "subprocess.Popen[str]":
+        """Start the `afm` command."""
+        return self.start(str(self.python), "-m", "flows.cli", *words, pace=pace)
 
     def git_and_dvc(self) -> None:
         """Make it a repository of git and DVC with one commit."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 
 from afm.chat import Completion, Sampling
 from afm.endpoint import Endpoint
@@ -19,7 +19,9 @@ END = 0
 class CharTokenizer:
     """One id per character; id 0 ends a turn."""
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    added_tokens_decoder: ClassVar[dict[int, Any]] = {}
+
+    def encode(self, text: str, *, add_special_tokens: bool, **_options: bool) -> list[int]:
         assert not add_special_tokens
         return [ord(character) for character in text]
 

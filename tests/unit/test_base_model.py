@@ -8,17 +8,15 @@ from typing import Any
 import pytest
 
 from afm.errors import UserError
+from afm.model_files import MANIFEST, load_tokenizer, resolve_model
 from afm.params.scales import BaseParams
 from afm.training import base_model
 from afm.training.base_model import make_base_model
 from afm.training.model_folder import (
-    MANIFEST,
     count_parameters,
     folder_hash,
     load_model,
-    load_tokenizer,
     replace_folder,
-    resolve_model,
     save_model,
 )
 from tests.unit.toy_training import load_toy, make_toy_model

@@ -1,5 +1,6 @@
 """Lineage: records to MLflow, once, in any order, and again after a broken sync."""
 
+import argparse
 import hashlib
 import json
 import shutil
@@ -10,12 +11,15 @@ from typing import Any
 
 import pytest
 
+from afm.jsonl import write_json
 from flows import lineage
 from flows.lineage_view import stage_run
 from flows.records import Record, write_record
+from flows.recovery import without_record
 
 BASE = "a" * 32 + ".dir"
 MODEL = "b" * 32 + ".dir"
+RL = "r" * 32 + ".dir"
 STEPS = "c" * 32
 
 
@@ -111,6 +115,7 @@ def test_a_curve_of_other_content_is_not_taken_for_this_runs(tmp_path: Path) -> 
     named = {md5: record("sft", outs={"data/steps.jsonl": md5}) for md5 in (own, STEPS)}
     assert stage_run(named[own], tmp_path).steps == ({"step": 1, "loss": 2.0},)
     assert stage_run(named[STEPS], tmp_path).steps == ()
+    assert stage_run(named[STEPS], tmp_path).lost_steps == "data/steps.jsonl"
 
 
 def test_sync_logs_once_and_registers_the_model(checkout: Path) -> None:
@@ -126,15 +131,115 @@ def test_sync_logs_once_and_registers_the_model(checkout: Path) -> None:
     assert version.source == f"dvc://{MODEL}"
 
 
-def test_the_gate_names_the_champion(checkout: Path) -> None:
-    write_record(checkout / ".lineage", record("dapo", started=200.0, ended=260.0))
-    score = record("score", started=300.0, ended=301.0, metrics={"gate/rl_is_champion": 0})
-    write_record(checkout / ".lineage", score)
-    assert lineage.sync(checkout) == 3
-    client = lineage._client(checkout)
-    champion = client.get_model_version_by_alias("afm-mhqa-tiny", "champion")
-    sft = client.get_model_version_by_alias("afm-mhqa-tiny", "sft")
-    assert str(champion.version) == str(sft.version)
+def judge(root: Path, *, rl_wins: bool, rl: str = RL, at: float = 300.0) -> None:
+    """Write the records of an RL model, of the evaluation of both models, and of their score."""
+    write_record(
+        root / ".lineage",
+        record("dapo", identity=f"dapo-{rl[0]}", outs={"data/models/rl/mhqa-tiny": rl}, ended=at),
+    )
+    for variant, model in (("sft", MODEL), ("rl", rl)):
+        evaluated = record(
+            "evaluate",
+            identity=f"eval-{variant}-{model[0]}",
+            cell=f"evaluate@mhqa-tiny-{variant}",
+            axes={"agent": "mhqa", "scale": "tiny", "variant": variant},
+            deps={"data/prepare/mhqa/index": BASE, f"data/models/{variant}/mhqa-tiny": model},
+            outs={f"data/evaluate/mhqa-tiny-{variant}/records.jsonl": f"{variant}-{model[0]}"},
+        )
+        write_record(root / ".lineage", evaluated)
+    score = record(
+        "score",
+        identity=f"score-{rl[0]}",
+        started=at,
+        ended=at + 1,
+        deps={"a": f"sft-{MODEL[0]}", "b": f"rl-{rl[0]}"},
+        metrics={"gate/rl_is_champion": int(rl_wins)},
+    )
+    write_record(root / ".lineage", score)
+
+
+def champion(root: Path) -> str:
+    version = lineage._client(root).get_model_version_by_alias("afm-mhqa-tiny", "champion")
+    return str(version.source)
+
+
+@pytest.mark.parametrize(("rl_wins", "model"), [(False, MODEL), (True, RL)])
+def test_the_gate_names_the_champion(checkout: Path, rl_wins: bool, model: str) -> None:
+    judge(checkout, rl_wins=rl_wins)
+    assert lineage.sync(checkout) == 5
+    assert champion(checkout) == f"dvc://{model}"
+
+
+def test_a_model_that_no_score_has_judged_is_no_champion(checkout: Path) -> None:
+    judge(checkout, rl_wins=True)
+    newer = record("dapo", identity="newer", outs={"data/models/rl/mhqa-tiny": "9" * 32 + ".dir"})
+    write_record(checkout / ".lineage", newer)
+    lineage.sync(checkout)
+    assert champion(checkout) == f"dvc://{RL}"
+
+
+@pytest.mark.parametrize("lost", ["dapo-r", "eval-rl-r"])
+def test_a_score_whose_model_has_no_record_is_a_warning(
+    checkout: Path, lost: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judge(checkout, rl_wins=True)
+    (checkout / ".lineage" / f"{lost}.json").unlink()
+    assert lineage.sync(checkout) == 4
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "champion" in line]
+    assert line == (
+        "lineage: score@mhqa-tiny chose rl, but no record leads to that model; "
+        "afm-mhqa-tiny gets no champion"
+    )
+    judge(checkout, rl_wins=True)
+    assert lineage.sync(checkout) == 1
+    assert champion(checkout) == f"dvc://{RL}"
+
+
+def test_a_lost_curve_is_told_once_with_cell_and_path(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outs = {"data/models/sft/mhqa-tiny": MODEL, "data/sft/mhqa-tiny/steps.jsonl": STEPS}
+    write_record(checkout / ".lineage", record("sft", outs=outs))
+    assert lineage.sync_quietly(checkout) == [
+        "lineage: sft@mhqa-tiny: data/sft/mhqa-tiny/steps.jsonl is gone, "
+        "so the run is logged without its curves"
+    ]
+    assert lineage.sync(checkout) == 0
+    assert capsys.readouterr().err == ""
+    assert len(runs(checkout)) == 1
+
+
+def test_a_curve_is_found_in_the_result_store_before_dvc_has_it(tmp_path: Path) -> None:
+    result = tmp_path / ".results" / "id-sft" / "steps" / "steps.jsonl"
+    result.parent.mkdir(parents=True)
+    result.write_text('{"step": 1, "loss": 2.0}\n')
+    md5 = hashlib.md5(result.read_bytes()).hexdigest()
+    view = stage_run(record("sft", outs={"data/sft/mhqa-tiny/steps.jsonl": md5}), tmp_path)
+    assert (view.steps, view.lost_steps) == (({"step": 1, "loss": 2.0},), None)
+
+
+def test_a_record_that_was_lost_comes_back_from_its_result(checkout: Path) -> None:
+    write_json(
+        checkout / ".results" / "id-base" / "record.json", record("base").model_dump(mode="json")
+    )
+    half = checkout / ".results" / "id-rollout.partial" / "record.json"
+    write_json(half, record("rollout").model_dump(mode="json"))
+    assert lineage.sync(checkout) == 2
+    assert {run.data.tags["afm.stage"] for run in runs(checkout)} == {"sft", "base"}
+
+
+def test_cells_without_a_record_are_named(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outs = [{"path": "data/models/sft/mhqa-tiny", "md5": MODEL}]
+    stages = {"sft@mhqa-tiny": {"outs": outs}, "base@mhqa-tiny": {"outs": outs}}
+    (checkout / "dvc.lock").write_text(json.dumps({"stages": stages}))
+    assert without_record(checkout) == ["base@mhqa-tiny"]
+    monkeypatch.setattr(lineage, "ROOT", checkout)
+    assert lineage.lineage_command(argparse.Namespace(action="sync")) == 0
+    output = capsys.readouterr()
+    assert "1 stage runs added" in output.out
+    assert "lineage: no run record tells how base@mhqa-tiny came about" in output.err
 
 
 def test_a_sync_that_was_cut_short_is_made_good(checkout: Path) -> None:

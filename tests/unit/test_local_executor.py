@@ -54,6 +54,7 @@ def job(tmp_path: Path) -> Job:
         workspace=tmp_path,
         home=tmp_path,
         scratch=scratch,
+        partial=tmp_path / ".results" / "id.partial",
     )
 
 

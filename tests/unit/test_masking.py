@@ -1,5 +1,6 @@
 """Masks from character offsets, against an oracle that counts bytes and uses no offsets."""
 
+import unicodedata
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from afm.encoding import Prompt
 from afm.errors import UserError
 from afm.masking import encode_masked
 from afm.tags import observation_text
 from afm.types import Segment
 
-PROMPT = "<|im_start|>user\nAnswer.<|im_end|>\n<|im_start|>assistant\n"
+PROMPT = Prompt(text="<|im_start|>user\nAnswer.<|im_end|>\n<|im_start|>assistant\n")
 END = "<|im_end|>"
 TINY_BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 QWEN_SPLIT = (
@@ -52,7 +54,9 @@ def tokenizer_named(name: str) -> Any:
         show_progress=False,
     )
     raw.train_from_iterator(SAMPLE, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=raw)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw, eos_token=END, additional_special_tokens=["<|im_start|>"]
+    )
 
 
 @lru_cache
@@ -73,8 +77,8 @@ def token_bytes(tokenizer: Any, token_id: int) -> bytes:
 
 def check_against_bytes(tokenizer: Any, segments: list[Segment]) -> None:
     masked = encode_masked(tokenizer, PROMPT, segments, END)
-    authors = b"P" * len(PROMPT.encode())
-    text = PROMPT
+    authors = b"P" * len(PROMPT.text.encode())
+    text = PROMPT.text
     for segment in [*segments, Segment(text=END, author="policy")]:
         text += segment.text
         lead = len(segment.text) - len(segment.text.lstrip())
@@ -93,12 +97,18 @@ def check_against_bytes(tokenizer: Any, segments: list[Segment]) -> None:
         assert not (trained and (b"o" in marks or b"P" in marks)), (piece, marks)
     assert masked.response_mask[-1] == 1
     assert masked.num_trained == sum(masked.response_mask)
+    special = [i for i in masked.input_ids if i in tokenizer.all_special_ids]
+    names = ["<|im_start|>", END, "<|im_start|>", END]
+    assert special == tokenizer.convert_tokens_to_ids(names), "data holds no special token"
 
 
-ODD = st.text(
-    st.sampled_from("ab Z01 9.,:!?é漢字かな한😀👍🏽<>/\n\t\"'`|") | st.characters(codec="utf-8"),
+SPECIAL = ("<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|pad|>")
+ODD = st.lists(
+    st.sampled_from("ab Z01 9.,:!?é漢字かな한😀👍🏽<>/\n\t\"'`|")
+    | st.characters(codec="utf-8")
+    | st.sampled_from(SPECIAL),
     max_size=20,
-)
+).map("".join)
 SPOKEN = ODD.map(lambda text: text.lstrip() or "x")
 """Policy text that does not start with white space."""
 
@@ -116,7 +126,8 @@ def test_policy_characters_are_trained_and_no_others(
         segments.append(Segment(text=shown, author="environment"))
     segments.append(Segment(text=last, author="policy"))
     tokenizer = tokenizer_named(name)
-    assume(not any(token in seg.text for seg in segments for token in ("<|im_", "<|pad")))
+    whole = "".join(segment.text for segment in segments)
+    assume(unicodedata.is_normalized("NFC", whole))  # or the tokenizer of Qwen2 rewrites it
     check_against_bytes(tokenizer, segments)
 
 
@@ -135,7 +146,7 @@ def test_canonical_text(name: str, written: str) -> None:
 def test_first_policy_token_and_end_of_turn_are_trained() -> None:
     tokenizer = tokenizer_named("qwen")
     masked = encode_masked(tokenizer, PROMPT, [Segment(text="yes", author="policy")], END)
-    prompt_length = len(tokenizer(PROMPT, add_special_tokens=False)["input_ids"])
+    prompt_length = len(tokenizer(PROMPT.text, add_special_tokens=False)["input_ids"])
     assert masked.input_ids[-1] == tokenizer.convert_tokens_to_ids(END)
     assert masked.response_mask == [0] * prompt_length + [1] * masked.num_trained
 

@@ -8,13 +8,23 @@ import pytest
 import torch
 
 from afm.errors import UserError
+from afm.model_files import load_tokenizer
 from afm.params.scales import BaseParams
 from afm.screening_prompt import closed_book_message
 from afm.sources import facts as written
+from afm.taskgen import split
 from afm.training import memorise
-from afm.training.memorise import Fact, Passage, Stream, batches, split_facts
-from afm.training.model_folder import load_tokenizer
+from afm.training.knowledge import (
+    Fact,
+    HeldOut,
+    Passage,
+    held_out_names,
+    split_facts,
+    split_passages,
+)
+from afm.training.memorise import Stream, batches
 from afm.training.packing import Example
+from afm.types import Query, SolutionStep, make_query
 from tests.unit.toy_training import load_toy, make_toy_model
 
 FACTS = [
@@ -65,12 +75,12 @@ def tuned(folder: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory
 
 def tune(folder: Path, tokenizer: Any, scratch: Path, **changes: Any) -> Any:
     model = load_toy(folder)
+    chosen = params(**changes)
     memorise.memorise(
         model,
         tokenizer,
-        FACTS[:3],
-        PASSAGES,
-        params(**changes),
+        memorise.make_plan(tokenizer, FACTS[:3], PASSAGES, chosen),
+        chosen,
         folder=scratch / "checkpoints",
         steps=scratch / "steps.jsonl",
         source="base",
@@ -176,6 +186,57 @@ def test_shares_that_add_up_to_one_leave_no_room_for_text(tokenizer: Any) -> Non
     assert [stream.share for stream in streams] == [0.9, 0.1]
 
 
+def test_the_plan_counts_the_passages_that_are_read(tokenizer: Any) -> None:
+    many = [Passage(title=str(n), text=f"Norland {n} is a country.") for n in range(30)]
+    plan = memorise.make_plan(tokenizer, FACTS, many, params(memorise_steps=2, passage_share=0.1))
+    texts = [memorise.passage_example(tokenizer, passage, "<|im_end|>") for passage in many]
+    read = {e.input_ids for batch in plan.batches for e in batch} & {t.input_ids for t in texts}
+    assert 0 < plan.num_passages == len(read) < 30
+    long = params(memorise_steps=60, passage_share=0.1)
+    assert memorise.make_plan(tokenizer, FACTS, many, long).num_passages == 30
+
+
 def test_rows_are_those_that_the_sources_write() -> None:
     fact = written.make_fact(subject="a", relation="b", value="c", question="d")
     assert Fact.model_validate(fact.model_dump()).model_dump() == fact.model_dump()
+    entity = split.HeldOut(name="a", cluster="b")
+    assert HeldOut.model_validate(entity.model_dump()).model_dump() == entity.model_dump()
+
+
+GOLD = HeldOut(name="Gold", cluster="element:Au")
+CORPUS = [
+    Passage(title="Gold", text="Gold is an element. Symbol: Au."),
+    Passage(title="Gold Coast", text="Gold Coast is a city. Country: Australia."),
+    Passage(title="Oslu", text="Oslu is a city. Country: Norland."),
+    Passage(title="Norland", text="Norland is a country. Capital: Oslu."),
+    Passage(title="Hamlet", text="Hamlet is a city. Country: Sudland."),
+]
+
+
+def eval_query() -> Query:
+    step = SolutionStep(tool="wiki_search", argument="x", finds="Oslu", subject="Norland")
+    return make_query(
+        agent="mhqa",
+        question="Capital?",
+        answers=("Oslu",),
+        source="test",
+        split="eval",
+        hops=1,
+        phrasing="a",
+        entities=("Oslu",),
+        solution=(step,),
+    )
+
+
+def test_passages_about_held_out_entities_are_left_out_and_mentions_stay() -> None:
+    kept, left_out = split_passages(CORPUS, held_out_names([GOLD], []))
+    assert [passage.title for passage in left_out] == ["Gold"]
+    assert kept == CORPUS[1:]
+
+
+def test_entities_and_subjects_of_held_out_questions_count_too() -> None:
+    assert held_out_names([GOLD], [eval_query()]) == {"Gold", "Oslu", "Norland"}
+    kept, left_out = split_passages(CORPUS, held_out_names([GOLD], [eval_query()]))
+    assert [passage.title for passage in kept] == ["Gold Coast", "Hamlet"]
+    assert len(left_out) == 3
+    assert split_passages(CORPUS, held_out_names([], [])) == (CORPUS, [])

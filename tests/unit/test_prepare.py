@@ -12,6 +12,7 @@ from afm.errors import UserError
 from afm.jsonl import read_json, read_rows
 from afm.params.root import read_tree
 from afm.sources.facts import Fact
+from afm.taskgen.split import HeldOut
 from afm.tools import Passage, open_toolbox
 from afm.types import Query
 from stages._stage import Context, load_params
@@ -193,6 +194,31 @@ def test_facts_are_about_training_entities_and_cover_reinforcement(mhqa: Made) -
             )
 
 
+def test_held_out_entities_are_those_of_whole_clusters(mhqa: Made) -> None:
+    rows = read_rows(mhqa.outputs.queries / "held_out.jsonl", HeldOut)
+    names = {row.name for row in rows}
+    passages = read_rows(mhqa.outputs.corpus, Passage)
+    titles = {passage.title for passage in passages}
+    assert len(names) == len(rows) > 1000
+    assert names < titles
+    asked = {name for query in mhqa.queries("eval") for name in query.entities}
+    trained = {name for query in mhqa.queries("sft", "rl") for name in query.entities}
+    assert asked & titles <= names
+    assert not trained & names
+    assert read_json(mhqa.outputs.metrics)["prepare/entities/held_out"] == len(rows)
+
+
+def test_no_passage_of_the_training_side_states_a_fact_about_a_held_out_entity(mhqa: Made) -> None:
+    """Base judges passages by their titles alone; this is why it may."""
+    held_out = {row.name for row in read_rows(mhqa.outputs.queries / "held_out.jsonl", HeldOut)}
+    passages = read_rows(mhqa.outputs.corpus, Passage)
+    training = [passage for passage in passages if passage.title not in held_out]
+    assert len(training) > 4000
+    for passage in training:
+        values = {clause.partition(": ")[2].rstrip(".") for clause in passage.text.split(". ")[1:]}
+        assert not values & held_out, passage
+
+
 def test_metrics_and_card_count_what_was_written(mhqa: Made) -> None:
     metrics = read_json(mhqa.outputs.metrics)
     card = mhqa.outputs.card.read_text()
@@ -299,6 +325,7 @@ def test_some_task_families_are_only_held_out(code: Made) -> None:
 def test_code_has_no_passages_but_the_declared_files(code: Made) -> None:
     assert read_rows(code.outputs.corpus, Passage) == []
     assert (code.outputs.index / "passages.jsonl").is_file()
+    assert read_rows(code.outputs.queries / "held_out.jsonl", HeldOut) == []
     assert "reasoning-gym" in code.outputs.card.read_text()
 
 

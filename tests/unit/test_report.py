@@ -1,5 +1,7 @@
 """The report page: same numbers, same bytes; everything escaped; undefined shown as such."""
 
+from dataclasses import replace
+
 from afm.report.page import render
 from afm.report.plots import funnel_rows, result_bars
 from afm.report.tables import interval, number, result_table
@@ -27,6 +29,14 @@ def test_the_page_refers_to_nothing_outside_itself() -> None:
 def test_the_funnel_adds_up() -> None:
     rows = funnel_rows(agent_data())
     assert [row["left"] for row in rows] == [10, 9, 7, 9]
+
+
+def test_the_funnel_follows_the_order_of_the_filters_not_the_alphabet() -> None:
+    data = agent_data()
+    metrics = data.filter | {"filter/dropped/no_reflection": 0, "filter/dropped/unfinished": 0}
+    rows = funnel_rows(replace(data, filter=dict(sorted(metrics.items()))))
+    order = ["too_few_hops", "unfinished", "wrong_answer", "no_reflection"]
+    assert [row["step"] for row in rows[1:-1]] == order
 
 
 def test_an_undefined_figure_is_a_dash_and_no_bar() -> None:

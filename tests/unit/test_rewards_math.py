@@ -145,4 +145,30 @@ def test_math_verify_itself():
     for gold in ["1/2", "\\frac{3}{7}", "(1, 2)", "x^2+1", "27.0", "hello world", "\\sqrt{2}"]:
         validate("math", query(answers=(gold,), agent="code"), SANDBOX)
     with pytest.raises(JudgeError, match="no verdict"):
-        math.grade("\\boxed{9^{9^{9}}}", "3", deadline_s=0.5)
+        math.grade("\\boxed{9^{9^{9}}}", "\\sqrt{3}", deadline_s=0.5)
+
+
+@pytest.mark.skipif(real_python() is None, reason="no .venv-math beside this environment")
+@pytest.mark.parametrize(
+    ("given", "gold", "score"),
+    [
+        ("\\boxed{3+4}", "7", 0.0),
+        ("3 + 4", "7", 0.0),
+        ("Calculate 3 + 4 =", "7", 0.0),
+        ("\\boxed{-(2 - 9)}", "7", 0.0),
+        ("\\boxed{\\{3+4\\}}", "7", 0.0),
+        ("\\boxed{\\sqrt{49}}", "7", 0.0),
+        ("\\boxed{1/4+1/4}", "1/2", 0.0),
+        ("\\boxed{3+4=7}", "7", 1.0),
+        ("\\boxed{x=7}", "7", 1.0),
+        ("\\boxed{-(6)}", "-6", 1.0),
+        ("\\boxed{1{,}000}", "1000", 1.0),
+        ("\\boxed{-50\\%}", "-0.5", 1.0),
+        ("\\boxed{1.2 \\times 10^{5}}", "120000", 1.0),
+        ("\\boxed{7\\text{ cm}}", "7", 1.0),
+        ("\\boxed{2\\sqrt{2}}", "\\sqrt{8}", 1.0),
+        ("\\boxed{1+x^2}", "x^2+1", 1.0),
+    ],
+)
+def test_a_number_that_is_asked_for_must_be_worked_out(given, gold, score):
+    assert math.grade(given, gold) == score

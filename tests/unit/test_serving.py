@@ -125,6 +125,15 @@ def test_a_server_that_dies_is_quoted(model: Path, tmp_path: Path) -> None:
     assert leftovers(log) == []
 
 
+def test_an_exception_is_quoted_without_its_traceback(model: Path, tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "vllm.log"
+    python = fake_python(tmp_path, before="raise ValueError('no such dtype')")
+    with pytest.raises(ModelError) as caught, serve(model, PARAMS, log=log, python=python):
+        pass
+    assert str(caught.value).splitlines()[-1] == "ValueError: no such dtype"
+    assert "Traceback" not in str(caught.value)
+
+
 def test_a_server_that_hangs_is_given_up(model: Path, tmp_path: Path) -> None:
     log = tmp_path / "logs" / "vllm.log"
     python = fake_python(tmp_path, before="print('loading', flush=True); time.sleep(100)")

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from afm.encoding import render_prompt
 from afm.errors import UserError
+from afm.model_files import load_tokenizer
 from afm.params.agents import AgentParams
-from afm.training.model_folder import load_tokenizer
 from afm.training.sft_data import (
     SftData,
-    chat_prompt,
     encode_turn,
     end_of_turn,
     marked_text,
@@ -69,7 +69,8 @@ def test_policy_text_and_the_end_of_turn_are_trained_and_nothing_else(tokenizer:
 
 def test_the_first_policy_token_is_trained(tokenizer: Any) -> None:
     (example,) = encode([trajectory()], tokenizer).examples
-    prompt = chat_prompt(tokenizer, "Answer with tools.\n\nQuestion: " + trajectory().question)
+    message = "Answer with tools.\n\nQuestion: " + trajectory().question
+    prompt = render_prompt(tokenizer, message).text
     length = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
     assert not any(example.trained[:length])
     assert example.trained[length]

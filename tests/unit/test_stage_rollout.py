@@ -55,7 +55,9 @@ def test_rollout_writes_the_same_bytes_twice(inputs: rollout.Inputs, tmp_path: P
     assert len({row.trajectory_id for row in rows}) == 40
     metrics = read_json(tmp_path / "one" / "metrics.json")
     assert (metrics["rollout/rollouts"], metrics["rollout/failed"]) == (40, 0)
-    assert metrics["rollout/success_share"] == 1.0
+    answered = [row for row in rows if row.stop_reason is StopReason.ANSWERED]
+    assert metrics["rollout/success_share"] == len(answered) / 40
+    assert metrics["rollout/mistakes/unfinished"] == 40 - len(answered)
     assert {f"rollout/mistakes/{name}" for name in MISTAKES} <= set(metrics)
     assert sum(metrics[f"rollout/mistakes/{name}"] for name in MISTAKES) > 0
     calls = sum(row.num_tool_calls for row in rows)

@@ -191,6 +191,21 @@ def test_detour(agent: str, grammar: str, index: Path) -> None:
         assert len(set(calls)) == len(calls)
 
 
+@pytest.mark.parametrize(("agent", "grammar"), [*CELLS, ("code", "plan_first")])
+def test_unfinished(agent: str, grammar: str, index: Path) -> None:
+    """It knows the answer, breaks no rule, and is cut off by the limits of the rollout loop."""
+    limit = agent_params(agent).max_tool_calls
+    for done in play(only("unfinished"), index, agent, grammar):
+        trajectory = done.trajectory
+        cut = trajectory.num_tool_calls, trajectory.stop_reason
+        too_long = trajectory.stop_reason is StopReason.MAX_TOKENS and trajectory.num_tool_calls > 2
+        assert cut == (limit, StopReason.MAX_TOOL_CALLS) or too_long, cut
+        assert not of_kind(done, StepKind.ANSWER)
+        assert len(of_kind(done, StepKind.TOOL_CALL)) == trajectory.num_tool_calls + 1
+        assert broken(done, agent, grammar) == ("no_answer",)
+        assert activations(done) >= 5
+
+
 def test_a_typo_in_code_is_corrected(index: Path) -> None:
     for done in play(only("detour"), index, "code"):
         first, second, *_ = of_kind(done, StepKind.OBSERVATION)

@@ -15,7 +15,10 @@ END = 2
 class Characters:
     """A tokenizer with one token per character."""
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    def encode(
+        self, text: str, *, add_special_tokens: bool, split_special_tokens: bool
+    ) -> list[int]:
+        assert split_special_tokens
         assert not add_special_tokens
         return [ord(c) for c in text]
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from afm.encoding import encode_data
 from afm.errors import ModelError
 from afm.ids import derived_seed
 from afm.rollout import Action
@@ -65,7 +66,7 @@ class ServerSession:
 
     def observe(self, text: str) -> int:
         """Append environment text with mask 0; returns its tokens."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        ids = encode_data(self.tokenizer, text)
         self._append(ids, mask=0, logprobs=[0.0] * len(ids))
         return len(ids)
 

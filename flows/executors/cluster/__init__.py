@@ -1,0 +1,1 @@
+"""Running a stage as a Kubernetes Job: API, settings, manifest, logs, verdict, and the executor over them."""

@@ -1,0 +1,139 @@
+"""How stages run on a cluster: `k8s/profiles.yaml`, or the file that AFM_CLUSTER names.
+
+Nothing here can change a result, so nothing here is part of an identity.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from afm.errors import UserError
+from stages._stage import Environment
+
+PROFILES = Path("k8s") / "profiles.yaml"
+VARIABLE = "AFM_CLUSTER"
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+Seconds = Annotated[int, Field(gt=0)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Profile(_Model):
+    """What one stage asks for."""
+
+    cpu: str
+    memory: str
+    ephemeral_storage: str
+    shm: str
+    """Size of /dev/shm; part of `memory`."""
+    deadline_s: Seconds
+    """Longest time that it may be active [s]."""
+    grace_s: Seconds
+    """Between SIGTERM and SIGKILL: long enough to save a checkpoint [s]."""
+    gpu: bool
+    """Whether it takes the GPUs of its scale's `cluster` block."""
+
+
+class SecretRef(_Model):
+    """A key of a Secret of the namespace."""
+
+    name: Name
+    key: str
+
+
+class Mount(_Model):
+    """A further claim, for instance the model cache."""
+
+    claim: Name
+    path: str
+    read_only: bool = False
+
+
+class Settings(_Model):
+    """A cluster as this project sees it."""
+
+    namespace: Name | None
+    """None: that of the kubeconfig's context or of the pod."""
+    images: dict[Environment, str]
+    """By environment."""
+    python: dict[Environment, str]
+    """Interpreter inside the image, by environment."""
+    shared_claim: Name
+    """RWX claim that holds checkouts, DVC's cache, `.results` and `.scratch`."""
+    shared_path: str
+    """Where it is mounted, here and in every pod."""
+    mounts: tuple[Mount, ...]
+    environment: dict[str, str]
+    """Further variables of every stage."""
+    secrets: dict[str, SecretRef]
+    """Variables that come from Secrets: never values here."""
+    service_account: Name | None
+    run_as: Annotated[int, Field(gt=0)] | None
+    """UID and GID of every pod, and its fsGroup; None: what the image says."""
+    queue: Name | None
+    """Kueue's LocalQueue; jobs are then created suspended."""
+    priority_class: Name | None
+    node_selector: dict[str, str]
+    tolerations: tuple[dict[str, Any], ...]
+    gpu_resource: str
+    gpu_product_label: str
+    backoff_limit: Annotated[int, Field(ge=0)]
+    """Retries of what may pass: exit code 75 and a termination from outside."""
+    ttl_s: Seconds
+    """How long a finished Job is kept [s]."""
+    pending_deadline_s: Seconds
+    """How long a pod may wait for a node or its image; time in a queue does not count [s]."""
+    barrier_deadline_s: Seconds
+    """How long the ranks of one Job wait for each other [s]."""
+    poll_s: Annotated[float, Field(gt=0)]
+    """Longest time between two looks at a Job's status [s]."""
+    outage_s: Seconds
+    """How long the API may be away before a run gives up watching; the Job goes on [s]."""
+    defaults: Profile
+    stages: dict[str, dict[str, Any]]
+    """Differences from `defaults` by stage."""
+
+    def profile(self, stage: str) -> Profile:
+        """Return what a stage asks for."""
+        return Profile.model_validate({**self.defaults.model_dump(), **self.stages.get(stage, {})})
+
+
+def read_settings(root: Path, environ: Mapping[str, str] = os.environ) -> Settings:
+    """Read the cluster's settings.
+
+    Raises:
+        UserError: no such file, or it is malformed anywhere.
+    """
+    path = Path(environ.get(VARIABLE) or root / PROFILES)
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = Settings.model_validate_json(_json(tree))
+        for stage in settings.stages:
+            settings.profile(stage)
+    except FileNotFoundError:
+        raise UserError(
+            f"no cluster settings: {path} does not exist; {VARIABLE} names another file"
+        ) from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not YAML: {error}") from error
+    except ValidationError as error:
+        lines = "; ".join(
+            f"{'.'.join(map(str, one['loc']))}: {one['msg']} (is {one['input']!r})"
+            for one in error.errors()
+        )
+        raise UserError(f"{path}: {lines}") from error
+    return settings
+
+
+def _json(tree: Any) -> str:
+    """Strict models take tuples only from JSON."""
+    import json
+
+    return json.dumps(tree)
