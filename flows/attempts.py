@@ -24,6 +24,8 @@ class Attempt(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cell: str
+    executor: str = "local"
+    """Where it runs; attempts from before there was a choice were local."""
     started: float
     """[s] since 1970."""
     host: str
@@ -35,11 +37,12 @@ class Attempt(BaseModel):
     pipeline_run: str | None
 
 
-def begin_attempt(scratch: Path, cell: str, root: Path) -> None:
+def begin_attempt(scratch: Path, cell: str, root: Path, executor: str) -> None:
     """Keep what is known now."""
     commit = _git(root, "rev-parse", "HEAD")
     attempt = Attempt(
         cell=cell,
+        executor=executor,
         started=time.time(),
         host=socket.gethostname(),
         pid=os.getpid(),

@@ -30,6 +30,9 @@ COMMANDS = {
         "flows.demo", "demo_command", "add_run_arguments", "run all, then show results"
     ),
     "run": Command("flows.demo", "run_command", "add_run_arguments", "run the Prefect flow once"),
+    "deploy": Command(
+        "flows.commands.deploy", "run", "add_arguments", "the flows to a Prefect server"
+    ),
     "ui": Command("flows.ui", "ui_command", "add_ui_arguments", "open the Prefect or MLflow UI"),
     "lineage": Command(
         "flows.lineage", "lineage_command", "add_lineage_arguments", "run records to MLflow"

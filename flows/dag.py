@@ -1,7 +1,7 @@
 """The pipeline as DVC sees it: cells, their order, and which of them are stale. The only importer of dvc."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,18 @@ class Cell:
         """Name of the block in dvc.yaml."""
         return self.name.partition("@")[0]
 
+    @property
+    def module(self) -> str:
+        """The stage that it runs: two blocks of dvc.yaml can run one stage."""
+        words = self.command.split()
+        return words[1] if words[:1] == ["bin/submit"] else self.stage
+
+    def axis(self, name: str) -> str | None:
+        """Return its place on an axis (agent, scale, variant), as its command says; None where it has none."""
+        words = self.command.split()
+        flag = f"--{name}"
+        return words[words.index(flag) + 1] if flag in words else None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
@@ -34,6 +46,22 @@ class Plan:
     cells: tuple[Cell, ...]
     stale: frozenset[str]
     """Cells whose recorded dependencies, params or outputs differ from the workspace now."""
+    changes: Mapping[str, list[Any]] = field(default_factory=dict)
+    """What differs, as `dvc status --json` tells it, for each of them."""
+
+    def narrowed(self, names: Collection[str]) -> "Plan":
+        """Return the plan for some cells, with all they read."""
+        return replace(self, cells=_with_upstream(self.cells, names))
+
+    def named(self, targets: Sequence[str]) -> frozenset[str]:
+        """Return the names of the cells that targets mean: cells, or blocks of dvc.yaml; all where there are none.
+
+        Raises:
+            UserError: a target does not exist.
+        """
+        by_name = {cell.name: cell for cell in self.cells}
+        found = [name for target in targets for name in _matching(by_name, target)]
+        return frozenset(found if targets else by_name)
 
 
 def read_plan(root: Path, targets: Sequence[str] = ()) -> Plan:
@@ -59,14 +87,14 @@ def read_plan(root: Path, targets: Sequence[str] = ()) -> Plan:
                 for node in graph.nodes
             }
             commands = {_cell(node.addressing): str(node.cmd) for node in graph.nodes}
-            stale = frozenset(_cell(name) for name, changes in repo.status().items() if changes)
+            status = {_cell(name): list(found) for name, found in repo.status().items() if found}
     except DvcException as error:
         raise UserError(f"DVC cannot read the pipeline in {root}: {error}") from error
     cells = tuple(
         Cell(name=name, upstream=upstream[name], command=commands[name])
         for name in _ordered(upstream)
     )
-    return Plan(cells=_restrict(cells, targets), stale=stale)
+    return Plan(cells=_restrict(cells, targets), stale=frozenset(status), changes=status)
 
 
 def read_lock(root: Path) -> dict[str, Any]:
@@ -106,8 +134,13 @@ def _restrict(cells: tuple[Cell, ...], targets: Sequence[str]) -> tuple[Cell, ..
     if not targets:
         return cells
     by_name = {cell.name: cell for cell in cells}
+    return _with_upstream(cells, [name for one in targets for name in _matching(by_name, one)])
+
+
+def _with_upstream(cells: tuple[Cell, ...], names: Collection[str]) -> tuple[Cell, ...]:
+    by_name = {cell.name: cell for cell in cells}
     wanted: set[str] = set()
-    frontier = [name for target in targets for name in _matching(by_name, target)]
+    frontier = list(names)
     while frontier:
         name = frontier.pop()
         if name not in wanted:

@@ -9,30 +9,40 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from afm.errors import UserError
 from afm.params.root import read_params
 from flows.guard import guarded
+from flows.planning import as_json, as_text, prepare_work
 from flows.results import ResultRow, read_differences, read_results
-from flows.servers import prefect_server
+from flows.selection import Selection, add_run_arguments
+from flows.servers import PrefectServer, prefect_server
+
+__all__ = ["add_run_arguments", "demo_command", "run_command", "summary"]
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `afm run`."""
-    parser.add_argument("targets", nargs="*", help="cells or stages; default: the whole pipeline")
+POLL_S = 1.0
+"""How often it is looked whether the Prefect server still runs [s]."""
 
 
 def run_command(args: argparse.Namespace) -> int:
-    """Run the flow once, through Prefect.
+    """Run the flow once, through Prefect; with --dry-run only say what it would do.
 
     Exit codes: 0 done; 1 a stage failed; 2 bad input; 130 interrupted or cancelled.
 
     Raises:
-        UserError: params.yaml is wrong anywhere: better now than hours later in another stage.
+        UserError: params.yaml is wrong anywhere: better now than hours later in another stage; or the Prefect server
+            did not start, or has ended.
     """
     read_params(ROOT / "params.yaml")
-    with _prefect(ROOT) as environment:
-        return _run_flow(ROOT, args.targets, environment)
+    if args.executor is not None:
+        os.environ["AFM_EXECUTOR"] = args.executor
+    selection = Selection.from_arguments(args)
+    if args.dry_run:
+        work = prepare_work(ROOT, selection)
+        print(as_json(work) if args.json else as_text(work))
+        return 0
+    with _prefect(ROOT) as server:
+        return _run_flow(ROOT, selection, server)
 
 
 def demo_command(args: argparse.Namespace) -> int:
@@ -59,29 +69,44 @@ def summary(root: Path) -> str:
 
 
 @contextmanager
-def _prefect(root: Path) -> Iterator[dict[str, str]]:
-    """Yield an environment that reaches the configured Prefect server, or one of our own."""
+def _prefect(root: Path) -> Iterator[PrefectServer | None]:
+    """Run a Prefect server of our own, unless one is configured."""
     if "PREFECT_API_URL" in os.environ:
-        yield dict(os.environ)
+        yield None
         return
     print("starting a Prefect server ...", file=sys.stderr, flush=True)
-    with prefect_server(root) as environment:
-        yield environment
+    with prefect_server(root) as server:
+        yield server
 
 
-def _run_flow(root: Path, targets: Sequence[str], environment: dict[str, str]) -> int:
-    """Run the flow in a process that ends when this one does; Ctrl-C ends its job, another end of us does not."""
+def _run_flow(root: Path, selection: Selection, server: PrefectServer | None) -> int:
+    """Run the flow in a process that ends when this one does; Ctrl-C ends its job, another end of us does not.
+
+    Raises:
+        UserError: the server that the flow reports to is gone.
+    """
+    environment = server.environment if server else dict(os.environ)
     process = subprocess.Popen(
-        guarded([sys.executable, "-m", "flows.pipeline", *targets]),
+        guarded([sys.executable, "-m", "flows.pipeline", selection.model_dump_json()]),
         cwd=root,
         env=environment | {"AFM_ROOT": str(root)},
         start_new_session=True,
     )
-    while True:
+    while process.poll() is None:
         try:
-            return process.wait()
+            if server is not None and server.process.poll() is not None:
+                process.terminate()
+                process.wait()
+                raise UserError(
+                    f"the Prefect server has ended (log: {server.log}); a stage that was at work goes on, and the "
+                    "same command adopts it"
+                )
+            process.wait(POLL_S)
+        except subprocess.TimeoutExpired:
+            continue
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
+    return process.returncode
 
 
 def _result_lines(rows: Sequence[ResultRow]) -> list[str]:

@@ -76,11 +76,33 @@ def _mend_lock_file(path: Path) -> str | None:
 
 
 def _is_whole(text: str) -> bool:
+    """Tell whether DVC can read it; it also refuses an entry that broke off where the rest is YAML."""
     try:
         tree = yaml.load(text, _Loader)
     except yaml.YAMLError:
         return False
-    return isinstance(tree, dict) and "schema" in tree and isinstance(tree.get("stages", {}), dict)
+    if not isinstance(tree, dict) or not isinstance(tree.get("schema"), str):
+        return False
+    entries = tree.get("stages", {})
+    return isinstance(entries, dict) and all(_is_whole_entry(entry) for entry in entries.values())
+
+
+def _is_whole_entry(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("cmd"), str | list):
+        return False
+    files, params = [entry.get(kind, []) for kind in ("deps", "outs")], entry.get("params", {})
+    return (
+        all(isinstance(some, list) and all(_is_whole_file(one) for one in some) for some in files)
+        and isinstance(params, dict)
+        and all(isinstance(values, dict) for values in params.values())
+    )
+
+
+def _is_whole_file(file: Any) -> bool:
+    if not isinstance(file, dict) or "path" not in file:
+        return False
+    counts = ("size", "nfiles", "isexec")
+    return all(isinstance(value, int if key in counts else str) for key, value in file.items())
 
 
 def _whole_entries(text: str) -> str:

@@ -25,6 +25,8 @@ _QUIET = {
 _STEADY = {
     "PYTHONHASHSEED": "0",
     "PYTHONUNBUFFERED": "1",
+    # vLLM and Ray rename their processes, which overwrites the environment that a job's processes are known by.
+    "SPT_NOENV": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
 _LEAKING = ("MLFLOW_RUN_ID", "PYTHONHOME", "VIRTUAL_ENV", "DVC_STAGE", "DVC_ROOT")

@@ -1,5 +1,8 @@
 """The jobs of a home folder: which run, which ended, which finished."""
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,9 +10,12 @@ from pydantic import ValidationError
 
 from afm.errors import UserError
 from flows.attempts import ATTEMPT, Attempt
-from flows.executors import Job
+from flows.executors import ClusterError, Job, make_executor
 from flows.locks import IdentityLock
 from flows.workspace import Workspace
+
+UNKNOWN = "unknown"
+"""State of a job on a cluster that does not answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,8 +24,10 @@ class JobState:
 
     identity: str
     cell: str
+    executor: str
     state: str
-    """`running`, `finished` (its result is in the store) or `ended` (it failed, was ended, or awaits collection)."""
+    """`running`, `finished` (its result is in the store), `ended` (it failed, was ended, or awaits collection), or
+    `unknown`."""
     started: float
     """[s] since 1970."""
     log: Path
@@ -27,29 +35,64 @@ class JobState:
 
 def list_jobs(workspace: Workspace) -> list[JobState]:
     """Return every identity with a scratch folder, oldest first."""
-    scratches = (workspace.home / ".scratch").glob(f"*/{ATTEMPT}")
-    jobs = [_state(workspace, path.parent) for path in scratches]
-    return sorted((job for job in jobs if job is not None), key=lambda job: job.started)
+    attempts = dict(_attempts(workspace))
+    elsewhere = _Elsewhere()
+    jobs = [_state(workspace, identity, one, elsewhere) for identity, one in attempts.items()]
+    return sorted(jobs, key=lambda job: job.started)
 
 
-def _state(workspace: Workspace, scratch: Path) -> JobState | None:
-    try:
-        attempt = Attempt.model_validate_json((scratch / ATTEMPT).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValidationError):
-        return None
-    finished = (workspace.results / scratch.name / "manifest.json").exists()
-    idle = "finished" if finished else "ended"
+def _attempts(workspace: Workspace) -> Iterator[tuple[str, Attempt]]:
+    for path in (workspace.home / ".scratch").glob(f"*/{ATTEMPT}"):
+        with contextlib.suppress(FileNotFoundError, ValidationError):
+            yield path.parent.name, Attempt.model_validate_json(path.read_text(encoding="utf-8"))
+
+
+class _Elsewhere:
+    """What runs beyond this machine; asked once for each executor, and only where it matters."""
+
+    def __init__(self) -> None:
+        self._active: dict[str, frozenset[str] | None] = {}
+
+    def state(self, executor: str, identity: str) -> str:
+        """Return `running`, `ended` or `unknown`."""
+        if executor not in self._active:
+            self._active[executor] = self._ask(executor)
+        active = self._active[executor]
+        if active is None:
+            return UNKNOWN
+        return "running" if identity in active else "ended"
+
+    @staticmethod
+    def _ask(executor: str) -> frozenset[str] | None:
+        try:
+            return make_executor({"AFM_EXECUTOR": executor}).active()
+        except (ClusterError, UserError) as error:
+            print(f"cannot tell what runs on {executor}: {error}", file=sys.stderr)
+            return None
+
+
+def _state(
+    workspace: Workspace, identity: str, attempt: Attempt, elsewhere: _Elsewhere
+) -> JobState:
+    scratch = workspace.scratch(identity)
+    if is_locked(scratch):
+        state = "running"
+    elif (workspace.results / identity / "manifest.json").exists():
+        state = "finished"
+    else:
+        state = elsewhere.state(attempt.executor, identity)
     return JobState(
-        identity=scratch.name,
+        identity=identity,
         cell=attempt.cell,
-        state="running" if is_active(scratch) else idle,
+        executor=attempt.executor,
+        state=state,
         started=attempt.started,
         log=scratch / "log",
     )
 
 
-def is_active(scratch: Path) -> bool:
-    """Tell whether a job or a submit of this result is at work."""
+def is_locked(scratch: Path) -> bool:
+    """Tell whether a submit, or a job of this machine, is at work on this result."""
     lock = IdentityLock(scratch)
     if lock.acquire():
         lock.release()

@@ -1,31 +1,32 @@
-"""The Prefect flow: one task per cell, each a dvc process; lineage after each."""
+"""The Prefect flow: one task per cell, each a dvc process, several at once; lineage beside them."""
 
-import logging
 import os
 import sys
-import uuid
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
-import httpx
-from prefect import flow, task
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import State
-from prefect.exceptions import PrefectHTTPStatusError
+from prefect import flow
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.flows import Flow
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Failed
+from prefect.task_runners import ThreadPoolTaskRunner
 
 from afm.errors import UserError
-from flows.dag import Cell, Plan, read_plan
+from flows.approval import NotApproved, is_cancelled
+from flows.artifacts import publish_endings, publish_failure, publish_plan, publish_results
+from flows.cell_runs import CellRuns
 from flows.dvc_files import mend
 from flows.environment import interpreter
+from flows.executors import EXECUTORS
 from flows.identity import load_stage
-from flows.prefect_runs import claim
-from flows.results import read_results
-from flows.tasks import CellCancelled, CellFailed, run_cell
+from flows.planning import Work, prepare_work
+from flows.prefect_runs import claim, end_jobs_of
+from flows.schedule import MAX_AT_ONCE
+from flows.selection import Selection
 
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
@@ -33,156 +34,151 @@ EXIT_INTERRUPTED = 130
 BAD_INPUT = "BadInput"
 """Name of the state of a flow run that never began, because of something the user can mend."""
 
-logging.getLogger("prefect.task_runs").addFilter(
-    # The state that follows says the same, without the traceback of an exception that there was not.
-    lambda record: not record.getMessage().startswith("Task run failed with state")
-)
-
 ROOT = Path(os.environ.get("AFM_ROOT", Path(__file__).resolve().parent.parent))
 """Folder of dvc.yaml: the checkout that this module was imported from, unless AFM_ROOT says otherwise."""
 
-
-def _run_name() -> str:
-    """Name a flow run by what it brings up to date."""
-    targets = flow_run.parameters.get("targets")
-    return " ".join(targets) if targets else "everything"
+Result = dict[str, str] | State[dict[str, str]]
+"""What happened to each cell, or how the run ended where it did not get that far."""
 
 
-@task(task_run_name="{cell}")
-def run_stage(cell: str, force: bool) -> State[Any] | None:
-    """Bring one cell up to date and send its run record to MLflow.
+def run_name() -> str:
+    """Name a flow run by what it brings up to date, and by its own first digits."""
+    given = flow_run.parameters
+    axes = ("targets", "stages", "agents", "scales")
+    words = [word for name in axes for word in given.get(name) or ()]
+    return f"{' '.join(map(str, words)) or 'everything'} {str(flow_run.id)[:8]}"
 
-    Returns:
-        Nothing, or how it ended: a failed cell is a state, since its message is all there is to show, not a traceback.
+
+def end_jobs(_flow: "Flow[..., Any]", run: FlowRun, _state: State[Any]) -> None:
+    """End the jobs of a run that was cancelled, where its own process did not get to that.
+
+    A worker calls it when the process has ended, also when the worker itself is told to end: that is no intent.
     """
-    from flows.lineage import sync_quietly
-
-    logger = get_run_logger()
-    try:
-        run_cell(ROOT, cell, force=force, emit=logger.info, is_cancelled=_is_cancelled)
-    except CellFailed as error:
-        return Failed(message=str(error))
-    except CellCancelled as error:
-        return Cancelled(message=str(error))
-    if os.environ.get("AFM_LINEAGE", "1") != "0":
-        for warning in sync_quietly(ROOT):
-            logger.warning(warning)
-    return None
+    if is_cancelled(run.id):
+        end_jobs_of(ROOT, run.id.hex)
 
 
-def _is_cancelled() -> bool:
-    """Ask whether someone has cancelled this flow run; no answer is no intent."""
-    if flow_run.id is None:
-        return False
-    try:
-        with get_client(sync_client=True) as client:
-            state = client.read_flow_run(flow_run.id).state
-    except (httpx.HTTPError, PrefectHTTPStatusError):
-        return False
-    return state is not None and (state.is_cancelling() or state.is_cancelled())
+OPTIONS: dict[str, Any] = {
+    "task_runner": ThreadPoolTaskRunner(max_workers=MAX_AT_ONCE),
+    "flow_run_name": run_name,
+    "validate_parameters": True,
+    "on_cancellation": [end_jobs],
+}
+"""Of every flow here and in flows.deployments."""
 
 
-@flow(name="pipeline", flow_run_name=_run_name, validate_parameters=True)
+@flow(name="pipeline", **OPTIONS)
 def pipeline(
-    targets: list[str] | None = None, force: bool = False
-) -> dict[str, str] | State[dict[str, str]]:
+    targets: list[str] | None = None,
+    agents: list[str] | None = None,
+    scales: list[str] | None = None,
+    stages: list[str] | None = None,
+    force: bool = False,
+    allow_code_rerun: bool = False,
+) -> Result:
     """Bring the pipeline up to date.
 
     Args:
         targets: cells (`sft@mhqa-tiny`) or whole stages (`sft`) to bring up to date with all they read; default all.
-        force: run the targeted cells even where nothing changed.
+        agents: of these, only cells of some agents.
+        scales: of these, only cells of some scales.
+        stages: of these, only some stages.
+        force: ask for these cells again even where nothing changed.
+        allow_code_rerun: let GPU stages run again where nothing but code has changed.
 
     Returns:
         What happened to each cell: `ran` or `unchanged`; or how the run ended, where it did not get that far.
     """
-    os.environ.setdefault("AFM_PIPELINE_RUN", uuid.uuid4().hex)
-    claim(flow_run.id)
+    selection = Selection(
+        targets=tuple(targets or ()),
+        agents=tuple(agents or ()),
+        scales=tuple(scales or ()),
+        stages=tuple(stages or ()),
+        force=force,
+        allow_code_rerun=allow_code_rerun,
+    )
+    return bring_up_to_date(selection)
+
+
+def bring_up_to_date(selection: Selection) -> Result:
+    """Run what is chosen and stale, with all it reads, in the flow run that calls this."""
+    run = UUID(str(flow_run.id))
+    os.environ["AFM_PIPELINE_RUN"] = run.hex
+    claim(str(run))
     for line in mend(ROOT):
         get_run_logger().warning(line)
     try:
-        plan = read_plan(ROOT, targets or [])
-        _require_environments(plan, force)
+        executor = _executor()
+        work = prepare_work(ROOT, selection)
+        _require_environments(work, executor)
+        refusal = work.refusal()
     except UserError as error:
-        return Failed(name=BAD_INPUT, message=str(error))
-    outcomes, ended = _run_plan(plan, force)
-    _publish_artifacts(outcomes)
-    return ended or outcomes
+        refusal = str(error)
+    if refusal:
+        return Failed(name=BAD_INPUT, message=refusal)
+    publish_plan(work.planned())
+    return _run(work, run, executor)
 
 
-def _run_plan(plan: Plan, force: bool) -> tuple[dict[str, str], State[Any] | None]:
-    """Run stale cells, and those below a cell that ran; DVC itself decides whether the latter have changed.
+def _run(work: Work, run: UUID, executor: str) -> Result:
+    cells = CellRuns(work, run, executor)
+    refused = None
+    try:
+        cells.run()
+    except NotApproved as error:
+        refused = str(error)
+    publish_endings(cells.endings, cells.causes)
+    if cells.messages:
+        publish_failure(cells.messages, cells.tails)
+    publish_results(work.root, run.hex)
+    return _ended(cells, refused) or {name: str(ending) for name, ending in cells.endings.items()}
 
-    Returns:
-        What happened to each cell, and the state of one that failed or was cancelled: no cell is begun after it.
+
+def _ended(cells: CellRuns, refused: str | None) -> State[Any] | None:
+    """Return the state of a run that did not bring everything up to date."""
+    said = "; ".join([*cells.messages.values(), *filter(None, [refused])])
+    if cells.is_cancelled:
+        return Cancelled(message=said or "the flow run was cancelled")
+    if not said:
+        return None
+    lost = [f"{name} (because of {cause})" for name, cause in cells.causes.items()]
+    return Failed(message=f"{said}; not begun: {', '.join(lost)}" if lost else said)
+
+
+def _executor() -> str:
+    """Return where stages run.
+
+    Raises:
+        UserError: there is no such executor.
     """
-    logger = get_run_logger()
-    outcomes: dict[str, str] = {}
-    for cell in plan.cells:
-        if not (force or _may_be_stale(cell, plan, outcomes)):
-            logger.info("%s is unchanged", cell.name)
-            outcomes[cell.name] = "unchanged"
-            continue
-        tagged = run_stage.with_options(tags={f"stage:{cell.stage}", "local"})
-        state = tagged(cell.name, force, return_state=True)
-        if not state.is_completed():
-            outcomes[cell.name] = state.name.lower() if state.name else "failed"
-            return outcomes, _ended(state)
-        outcomes[cell.name] = "ran"
-    return outcomes, None
+    name = os.environ.get("AFM_EXECUTOR") or "local"
+    if name not in EXECUTORS:
+        raise UserError(f"executor {name!r} is unknown; there are {', '.join(EXECUTORS)}")
+    return name
 
 
-def _ended(state: State[Any]) -> State[Any]:
-    """Return the flow run's state for that of the cell it ended with."""
-    if state.is_cancelled() or _is_cancelled():
-        return Cancelled(message=state.message)
-    return Failed(message=state.message)
-
-
-def _require_environments(plan: Plan, force: bool) -> None:
+def _require_environments(work: Work, executor: str) -> None:
     """Look for the interpreters of all that may run on this machine: better now than hours later.
 
     Raises:
         UserError: one is not installed.
     """
+    if executor != "local":
+        return
     home = Path(os.environ.get("AFM_HOME") or ROOT)
-    pending: dict[str, str] = {}
-    for cell in plan.cells:
-        if force or _may_be_stale(cell, plan, pending):
-            pending[cell.name] = "ran"
-    if os.environ.get("AFM_EXECUTOR", "local") == "local":
-        for cell in plan.cells:
-            words = cell.command.split()
-            if cell.name in pending and words[0] == "bin/submit":
-                interpreter(os.environ, load_stage(words[1]).environment, home)
+    for cell in work.will_run().values():
+        if cell.command.split()[0] == "bin/submit":
+            interpreter(os.environ, load_stage(cell.module).environment, home)
 
 
-def _may_be_stale(cell: Cell, plan: Plan, outcomes: dict[str, str]) -> bool:
-    return cell.name in plan.stale or any(outcomes.get(name) == "ran" for name in cell.upstream)
-
-
-def _publish_artifacts(outcomes: dict[str, str]) -> None:
-    create_table_artifact(
-        key="cells",
-        table=[{"cell": name, "outcome": outcome} for name, outcome in outcomes.items()],
-        description="What happened to each cell of the pipeline",
-    )
-    results = read_results(ROOT)
-    if results:
-        create_table_artifact(
-            key="results", table=[row.as_dict() for row in results], description="Held-out queries"
-        )
-    page = ROOT / "data" / "report" / "report.html"
-    if page.exists():
-        create_markdown_artifact(key="report", markdown=f"Report page: `{page}`")
-
-
-def main(targets: Sequence[str]) -> int:
-    """Run the flow once.
+def main(words: list[str], call: Callable[..., State[Any]] = pipeline) -> int:
+    """Run the flow once, for what a selection in JSON says.
 
     Exit codes: 0 done; 1 a stage failed; 2 bad input; 130 interrupted or cancelled.
     """
+    selection = Selection.model_validate_json(words[0]) if words else Selection()
     try:
-        state = pipeline(targets=list(targets) or None, return_state=True)
+        state = call(**selection.model_dump(mode="json"), return_state=True)
     except KeyboardInterrupt:
         print("afm: interrupted; what has finished is kept", file=sys.stderr)
         return EXIT_INTERRUPTED

@@ -1,7 +1,9 @@
 """Flow runs whose process was killed: Prefect's server shows them as running for ever unless somebody tells it."""
 
+import contextlib
 import os
 import socket
+from pathlib import Path
 from uuid import UUID
 
 import psutil
@@ -17,12 +19,17 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Crashed
+from pydantic import ValidationError
 
+from flows.attempts import ATTEMPT, Attempt
+from flows.executors import make_executor
 from flows.executors.processes import is_alive
+from flows.jobs import UNKNOWN, as_job, list_jobs
+from flows.workspace import Workspace
 
 HOST, PID, BEGAN = "afm.host", "afm.pid", "afm.began"
 """Labels of a flow run: which process it is."""
-UNFINISHED = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
+UNFINISHED = [StateType.RUNNING, StateType.PENDING, StateType.PAUSED, StateType.CANCELLING]
 
 
 def claim(run: str) -> None:
@@ -59,3 +66,19 @@ def _bury(client: SyncPrefectClient, run: FlowRun) -> None:
     for task in tasks:
         client.set_task_run_state(task.id, state, force=True)
     client.set_flow_run_state(run.id, state, force=True)
+
+
+def end_jobs_of(root: Path, pipeline_run: str) -> None:
+    """End every job that a run of the flow has started and that is still at work; checkpoints stay."""
+    workspace = Workspace(root=root, home=Path(os.environ.get("AFM_HOME") or root))
+    for job in list_jobs(workspace):
+        active = job.state in ("running", UNKNOWN)
+        if active and _started_by(workspace.scratch(job.identity)) == pipeline_run:
+            make_executor({"AFM_EXECUTOR": job.executor}).cancel(as_job(workspace, job))
+
+
+def _started_by(scratch: Path) -> str | None:
+    with contextlib.suppress(FileNotFoundError, ValidationError):
+        text = (scratch / ATTEMPT).read_text(encoding="utf-8")
+        return Attempt.model_validate_json(text).pipeline_run
+    return None

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from afm.errors import UserError
@@ -42,9 +43,20 @@ def prefect_environment(root: Path, port: int) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrefectServer:
+    """A Prefect server that runs for as long as its context."""
+
+    environment: dict[str, str]
+    """Of whoever talks to it."""
+    log: Path
+    process: "subprocess.Popen[bytes]"
+    """Its guard, which ends with it."""
+
+
 @contextmanager
-def prefect_server(root: Path, port: int | None = None) -> Iterator[dict[str, str]]:
-    """Run a Prefect server on the checkout's database; yield the environment that reaches it.
+def prefect_server(root: Path, port: int | None = None) -> Iterator[PrefectServer]:
+    """Run a Prefect server on the checkout's database.
 
     Raises:
         UserError: the server ended or did not become healthy in time; quotes its log.
@@ -63,8 +75,9 @@ def prefect_server(root: Path, port: int | None = None) -> Iterator[dict[str, st
         str(number),
     ]
     log = prefect_home(root) / "server.log"
-    with running(command, environment, log, f"http://127.0.0.1:{number}/api/health", "Prefect"):
-        yield environment
+    health = f"http://127.0.0.1:{number}/api/health"
+    with running(command, environment, log, health, "Prefect") as process:
+        yield PrefectServer(environment=environment, log=log, process=process)
 
 
 @contextmanager
@@ -95,7 +108,7 @@ def mlflow_server(root: Path, port: int | None = None) -> Iterator[str]:
 @contextmanager
 def running(
     command: Sequence[str], environment: dict[str, str], log: Path, health: str, name: str
-) -> Iterator[None]:
+) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a server until the block ends or this process does, however; wait until `health` answers.
 
     Raises:
@@ -115,7 +128,7 @@ def running(
         if not _is_healthy(process, health):
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
             raise UserError(f"the {name} server did not start ({' '.join(command)}):\n{tail}")
-        yield
+        yield process
     finally:
         process.terminate()  # the guard ends the server and all that it started
         process.wait()

@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from afm.errors import UserError
 from afm.jsonl import read_json
 from afm.params.root import read_params
 from flows.attempts import attempt_record
-from flows.environment import constraints_name
 from flows.executors import ClusterNeeds, Executor, Job, Outcome, make_executor
 from flows.hashing import Hasher
 from flows.identity import (
@@ -73,13 +72,13 @@ class Submission:
             home=self.workspace.home,
             scratch=self.scratch,
             partial=self.store.partial(self.identity),
-            cluster=_cluster_needs(self.workspace.root, self.request.axes.get("scale")),
+            cluster=_cluster_needs(self.workspace.root, self.request),
             pipeline_run=os.environ.get("AFM_PIPELINE_RUN"),
         )
 
     def changes(self) -> list[str]:
         """Name what has changed since the identity was computed."""
-        now = _ingredients(self.request, self.workspace, self.hasher)
+        now = _ingredients(self.request, self.workspace, self.hasher, self.executor)
         return differences(self.ingredients, now)
 
     def check_unchanged(self) -> None:
@@ -114,7 +113,6 @@ class Submission:
             metrics=read_json(metrics) if manifest and metrics else {},
             constraints=self.ingredients.constraints,
             environment=request.stage.environment,
-            executor=self.executor.name,
         )
 
     def keep_record(self) -> None:
@@ -139,7 +137,8 @@ def prepare(words: Sequence[str]) -> Submission:
     workspace = Workspace(root=root, home=Path(os.environ.get("AFM_HOME") or root))
     hasher = Hasher(workspace.home / ".scratch" / "hashes.json")
     request = parse_request(words)
-    parts = _ingredients(request, workspace, hasher)
+    executor = make_executor(os.environ)
+    parts = _ingredients(request, workspace, hasher, executor)
     hasher.save()
     return Submission(
         workspace=workspace,
@@ -147,19 +146,23 @@ def prepare(words: Sequence[str]) -> Submission:
         ingredients=parts,
         hasher=hasher,
         store=Store(workspace.results, hasher),
-        executor=make_executor(os.environ),
+        executor=executor,
         owner=owner,
     )
 
 
-def _cluster_needs(root: Path, scale: str | None) -> ClusterNeeds | None:
-    """Return what a scale takes of a cluster: not part of the identity, since it changes no result."""
+def _cluster_needs(root: Path, request: Request) -> ClusterNeeds | None:
+    """Return what a stage takes of a cluster at its scale: not part of the identity, since it changes no result."""
+    scale = request.axes.get("scale")
     if scale is None:
         return None
     section = read_params(root / "params.yaml").scales[scale].cluster
-    return ClusterNeeds(**section.model_dump(exclude={"gpu_price"}))
+    needs = ClusterNeeds(**section.model_dump(exclude={"gpu_price"}))
+    return needs if request.stage.launcher != "single" else replace(needs, nodes=1)
 
 
-def _ingredients(request: Request, workspace: Workspace, hasher: Hasher) -> Ingredients:
-    constraints = constraints_name(os.environ, request.stage.environment, workspace.home)
+def _ingredients(
+    request: Request, workspace: Workspace, hasher: Hasher, executor: Executor
+) -> Ingredients:
+    constraints = executor.constraints(request.stage.environment, workspace.home)
     return ingredients(request, workspace.root, hasher, constraints)

@@ -18,7 +18,7 @@ from afm.jsonl import write_json
 from flows.attempts import begin_attempt
 from flows.dvc_files import watch_over
 from flows.environment import quiet_environment
-from flows.executors import Outcome, OutcomeKind
+from flows.executors import ClusterError, Outcome, OutcomeKind
 from flows.identity import params_tree, stage_names
 from flows.jobs import list_jobs
 from flows.locks import IdentityLock
@@ -124,7 +124,7 @@ def _run(submission: Submission, lock: IdentityLock) -> Outcome:
     submission.scratch.mkdir(parents=True, exist_ok=True)
     submission.store.begin(submission.identity, submission.request.outputs)
     write_json(submission.scratch / PARAMS, params_tree(submission.ingredients.params))
-    begin_attempt(submission.scratch, job.cell, submission.workspace.root)
+    begin_attempt(submission.scratch, job.cell, submission.workspace.root, submission.executor.name)
     start_lineage_sync(submission.workspace)
     _name_superseded(submission)
     submission.say(f"starting; log: {submission.workspace.relative(job.log)}")
@@ -223,7 +223,7 @@ def main() -> NoReturn:
         sys.exit(0 if words else EXIT_USER_ERROR)
     try:
         code = submit(words)
-    except (UserError, OwnerGone) as error:
+    except (UserError, OwnerGone, ClusterError) as error:
         print(f"submit: {error}", file=sys.stderr)
         code = EXIT_USER_ERROR if isinstance(error, UserError) else EXIT_FAILED
     except KeyboardInterrupt:

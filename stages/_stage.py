@@ -23,6 +23,8 @@ from afm.params.reading import cut, parse_section, read_tree
 
 Axis = Literal["agent", "scale", "variant"]
 Environment = Literal["pipeline", "serve", "rl"]
+Launcher = Literal["single", "torchrun", "ray"]
+"""How a stage uses several nodes: not at all, as ranks of torchrun, or as the driver of a Ray cluster."""
 
 EXIT_USER_ERROR = 2
 """Exit code for what a user can mend; printed without a traceback."""
@@ -84,6 +86,7 @@ class Stage:
     """Dataclass of `Path` fields."""
     axes: tuple[Axis, ...]
     environment: Environment = "pipeline"
+    launcher: Launcher = "single"
 
     def params_keys(self, axes: Mapping[str, str]) -> dict[str, str]:
         """Map each params field to its dotted key in params.yaml for one cell."""
@@ -159,7 +162,7 @@ def main(stage: Stage) -> NoReturn:
         code = error.code if isinstance(error.code, int) else EXIT_CRASHED
     finally:
         if os.getpid() == process:  # a fork that is ended unwinds to here too
-            write_json(args.scratch / EXIT_FILE, {"code": code})
+            write_json(exit_file(args.scratch, _rank()), {"code": code})
     sys.exit(code)
 
 
@@ -175,8 +178,19 @@ def _run(stage: Stage, args: argparse.Namespace) -> None:
         **{name: getattr(args, f"out_{name}") for name in path_fields(stage.outputs)}
     )
     stage.run(params, inputs, outputs, Context(axes=axes, scratch=args.scratch))
-    missing = [str(path) for path in vars(outputs).values() if not path.exists()]
+    paths = vars(outputs).values() if _rank() == 0 else ()
+    missing = [str(path) for path in paths if not path.exists()]
     assert not missing, f"stage {stage.name} ended without writing {missing}"
+
+
+def exit_file(scratch: Path, rank: int) -> Path:
+    """Return the file with the exit code of a stage, or of a rank of it that only its own node asks for."""
+    return scratch / (EXIT_FILE if rank == 0 else f"exit.{rank}.json")
+
+
+def _rank() -> int:
+    """Return this process's number among those of the stage: torchrun's, and the first one writes the outputs."""
+    return int(os.environ.get("RANK", "0"))
 
 
 def _on_terminate(_signum: int, _frame: Any) -> NoReturn:

@@ -104,6 +104,7 @@ STAGE = Stage(
     outputs=Outputs,
     axes=("agent", "scale"),
     environment="rl",
+    launcher="ray",
 )
 
 if __name__ == "__main__":

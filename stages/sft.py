@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from afm.jsonl import read_rows, write_json, write_text
 from afm.model_files import load_tokenizer, resolve_model
@@ -14,6 +15,7 @@ from afm.training.model_folder import (
     load_model,
     save_model,
 )
+from afm.training.ranks import Ranks, joined
 from afm.training.record import read_steps
 from afm.training.sft_data import SftData, sft_data, show_example
 from afm.types import Trajectory
@@ -52,9 +54,22 @@ class Outputs:
 
 def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> None:
     """Encode, train, save; continues from the newest checkpoint in scratch."""
+    device = pick_device(params.sft.for_agent(context.agent).dtype)
+    with joined(device) as ranks:
+        _run(params, inputs, outputs, context, device, ranks)
+
+
+def _run(
+    params: Params,
+    inputs: Inputs,
+    outputs: Outputs,
+    context: Context,
+    device: Any,
+    ranks: Ranks,
+) -> None:
+    """Every rank does the same, but the first one alone speaks and writes."""
     settings = params.sft.for_agent(context.agent)
-    device = pick_device(settings.dtype)
-    folder, digest = resolve_model(inputs.model), folder_hash(inputs.model)
+    folder, digest = resolve_model(inputs.model), ranks.first(lambda: folder_hash(inputs.model))
     tokenizer = load_tokenizer(folder)
     data = sft_data(
         read_rows(inputs.accepted, Trajectory),
@@ -64,7 +79,8 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
         prompt_style=params.prompt.root,
         max_tokens=settings.max_tokens,
     )
-    show_example(tokenizer, data.examples[0])
+    if ranks.is_first:
+        show_example(tokenizer, data.examples[0])
     model = load_model(folder, device)
     sft.train(
         model,
@@ -73,11 +89,13 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
         folder=context.scratch / "checkpoints",
         steps=context.steps,
         source=digest,
+        ranks=ranks,
     )
     card = _card(data, digest, context)
     save_model(model, outputs.model, tokenizer_from=folder, card=card, dtype=settings.dtype)
-    write_text(outputs.steps, context.steps.read_text(encoding="utf-8"))
-    write_json(outputs.metrics, sft.metrics(data, settings, read_steps(context.steps)))
+    if ranks.is_first:
+        write_text(outputs.steps, context.steps.read_text(encoding="utf-8"))
+        write_json(outputs.metrics, sft.metrics(data, settings, read_steps(context.steps)))
 
 
 def _card(data: SftData, source: str, context: Context) -> str:
@@ -96,6 +114,7 @@ STAGE = Stage(
     inputs=Inputs,
     outputs=Outputs,
     axes=("agent", "scale"),
+    launcher="torchrun",
 )
 
 if __name__ == "__main__":

@@ -16,3 +16,5 @@ class RunParams(Section):
     scales: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     variants: Annotated[tuple[Literal["base", "sft", "rl"], ...], Field(strict=False, min_length=1)]
     """Model variants that are evaluated."""
+    approve_above_gpu_hours: Annotated[float, Field(ge=0)] | None
+    """A stage that may take more waits for approval in Prefect [GPU h]; null: never. Changes no result."""

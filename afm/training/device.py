@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 from afm.errors import UserError
+from afm.training.ranks import current_ranks
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -14,7 +15,7 @@ BYTES_PER_PARAMETER = 16
 
 
 def pick_device(dtype: Dtype) -> Any:
-    """Return the CUDA device where there is one, else the CPU.
+    """Return the CUDA device where there is one, this rank's where there are ranks, else the CPU.
 
     Args:
         dtype: Precision of the forward pass.
@@ -25,7 +26,9 @@ def pick_device(dtype: Dtype) -> Any:
     import torch
 
     if torch.cuda.is_available():
-        return torch.device("cuda")
+        ranks = current_ranks()
+        torch.cuda.set_device(ranks.local_rank)
+        return torch.device("cuda", ranks.local_rank)
     if dtype != "float32":
         raise UserError(
             f"dtype is {dtype!r} and torch sees no GPU; a CPU trains in 'float32': set the dtype "
@@ -34,8 +37,8 @@ def pick_device(dtype: Dtype) -> Any:
     return torch.device("cpu")
 
 
-def check_memory(num_parameters: int, device: Any) -> None:
-    """Refuse a model whose weights, gradients and moments cannot fit one GPU.
+def check_memory(num_parameters: int, device: Any, num_gpus: int = 1) -> None:
+    """Refuse a model whose weights, gradients and moments cannot fit the GPUs that share them.
 
     Raises:
         UserError: with what is needed and what there is.
@@ -44,25 +47,24 @@ def check_memory(num_parameters: int, device: Any) -> None:
 
     if device.type != "cuda":
         return
-    needed, there = (
-        num_parameters * BYTES_PER_PARAMETER,
-        torch.cuda.mem_get_info(device)[1],
-    )
+    needed = num_parameters * BYTES_PER_PARAMETER / num_gpus
+    there = torch.cuda.mem_get_info(device)[1]
     if needed > there:
         raise UserError(
             f"full fine-tuning of {num_parameters:,} parameters needs more than "
-            f"{needed / 2**30:.0f} GiB on one GPU, which has {there / 2**30:.0f} GiB; "
-            "take a smaller scale or a larger GPU"
+            f"{needed / 2**30:.0f} GiB on each of {num_gpus} GPUs, which have {there / 2**30:.0f} GiB; "
+            "take a smaller scale, or more or larger GPUs: on a cluster, the scale's `cluster` block has their number"
         )
 
 
-def autocast(dtype: Dtype, device: Any) -> Any:
+def autocast(dtype: Dtype, device: Any, *, sharded: bool = False) -> Any:
     """Return the context of a forward pass; weights and moments stay fp32 in either precision."""
     import torch
 
     if dtype == "float32":
         return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
+    # Its cache would keep a copy of every layer that the ranks gather, so all of the model.
+    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=not sharded)
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from afm.errors import UserError
 from afm.model_files import MANIFEST
 from afm.training.device import check_memory
 from afm.training.packing import register_attention
+from afm.training.ranks import current_ranks
+from afm.training.sharded import load_sharded, whole_weights
 
 _WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.gguf")
 _NOT_CARRIED = (*_WEIGHT_FILES, "config.json", "README.md", "recipe.json", MANIFEST)
@@ -34,15 +36,18 @@ def count_parameters(folder: Path) -> int:
 
 
 def load_model(folder: Path, device: Any) -> Any:
-    """Load a causal language model in fp32 for training with packed attention.
+    """Load a causal language model in fp32 for training with packed attention; among ranks, this one's shard.
 
     Raises:
-        UserError: the folder holds no model, or the model cannot fit the GPU.
+        UserError: the folder holds no model, or the model cannot fit the GPUs.
     """
     import torch
     from transformers import AutoModelForCausalLM
 
-    check_memory(count_parameters(folder), device)
+    ranks = current_ranks()
+    check_memory(count_parameters(folder), device, ranks.size)
+    if ranks.size > 1:
+        return load_sharded(folder, device)
     model = AutoModelForCausalLM.from_pretrained(
         str(folder), dtype=torch.float32, attn_implementation=register_attention()
     )
@@ -54,6 +59,8 @@ def load_model(folder: Path, device: Any) -> Any:
 def save_model(model: Any, out: Path, *, tokenizer_from: Path, card: str, dtype: str) -> None:
     """Write a model folder in one go: weights, config, tokenizer and chat template, card.
 
+    Among ranks all must call it; the first one writes.
+
     Args:
         model: The trained model; its weights are cast to `dtype`.
         out: Target folder.
@@ -63,15 +70,21 @@ def save_model(model: Any, out: Path, *, tokenizer_from: Path, card: str, dtype:
     """
     import torch
 
+    ranks = current_ranks()
+    model.to(getattr(torch, dtype))
+    weights = whole_weights(model, keep=ranks.is_first) if ranks.size > 1 else None
+
     def fill(folder: Path) -> None:
-        model.to(getattr(torch, dtype)).save_pretrained(str(folder))
+        model.save_pretrained(str(folder), state_dict=weights)
         for file in sorted(tokenizer_from.iterdir()):
             carried = file.is_file() and not any(file.match(name) for name in _NOT_CARRIED)
             if carried and not (folder / file.name).exists():
                 shutil.copyfile(file, folder / file.name)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
-    replace_folder(out, fill)
+    if ranks.is_first:
+        replace_folder(out, fill)
+    ranks.wait()
 
 
 def replace_folder(out: Path, fill: Callable[[Path], None]) -> None:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from afm.errors import UserError
 from afm.ids import content_id, derived_seed
 from afm.params.scales import SftParams
 from afm.training.packing import Example
+from afm.training.ranks import ALONE, Ranks
 from afm.training.sft_data import SftData
 
 
@@ -58,6 +60,7 @@ def train(
     folder: Path,
     steps: Path,
     source: str,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Fine-tune a model in place.
 
@@ -68,12 +71,20 @@ def train(
         folder: Checkpoints.
         steps: Record of the steps; see `trainer.Trainer`.
         source: Hash of the model at the start; a checkpoint of another one is not continued.
+        ranks: This process's place among those that share the model.
 
     Raises:
+        UserError: several ranks cannot train with these settings.
         TrainerError: the loss or the gradient is not a number.
     """
     from afm.training.device import deterministic
     from afm.training.trainer import Trainer
+
+    if ranks.size > 1 and params.matrix_lr is not None:
+        raise UserError(
+            f"sft.matrix_lr is {params.matrix_lr}: Muon needs whole matrices, and {ranks.size} ranks hold shards; "
+            "set it to null, or give the scale's `cluster` block 1 node and at most 1 GPU"
+        )
 
     order = make_order(len(data.examples), params)
     with deterministic(derived_seed(params.seed, "sft")):
@@ -86,6 +97,7 @@ def train(
             steps=steps,
             fingerprint=_fingerprint(data.examples, params, source),
             what="sft steps",
+            ranks=ranks,
         )
         trainer.run(checkpoint_steps=params.checkpoint_steps)
 

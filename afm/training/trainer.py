@@ -3,9 +3,12 @@
 import json
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,13 @@ import torch
 
 from afm.errors import TrainerError
 from afm.progress import Progress
-from afm.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from afm.training.checkpoint import (
+    has_shards,
+    latest_checkpoint,
+    load_checkpoint,
+    load_shards,
+    save_checkpoint,
+)
 from afm.training.device import Dtype, autocast
 from afm.training.interrupt import deferred_signals
 from afm.training.optim import Muon32
@@ -24,8 +33,10 @@ from afm.training.packing import (
     padding_share,
     token_losses,
 )
+from afm.training.ranks import ALONE, Ranks
 from afm.training.record import cut_back, whole_lines
 from afm.training.schedule import ScheduleName, lr_share
+from afm.training.sharded import set_shards, set_whole, shards
 
 BETAS = (0.9, 0.95)
 """AdamW moments: runs of a few hundred steps are too short for the usual 0.999."""
@@ -79,23 +90,38 @@ def make_optimizers(model: Any, settings: Settings) -> list[torch.optim.Optimize
     return optimizers
 
 
-def accumulate(model: Any, batches: Sequence[MicroBatch], settings: Settings) -> float:
+def passes(batches: Sequence[MicroBatch], ranks: Ranks) -> list[tuple[MicroBatch, float]]:
+    """Return a rank's forward passes over one optimiser batch, each with the factor of its loss.
+
+    FSDP takes the mean of the ranks' gradients where their sum is wanted; and all ranks must make as many passes, so
+    one with fewer micro-batches repeats the smallest for nothing.
+    """
+    useful = [batch for batch in batches if len(batch.targets) > 0]
+    own = [(batch, float(ranks.size)) for batch in useful[ranks.rank :: ranks.size]]
+    if len(own) < math.ceil(len(useful) / ranks.size):
+        own.append((min(useful, key=lambda batch: batch.num_tokens), 0.0))
+    return own
+
+
+def accumulate(
+    model: Any, batches: Sequence[MicroBatch], settings: Settings, ranks: Ranks = ALONE
+) -> float:
     """Add the gradient of one optimiser batch and return its loss.
 
     The loss is the mean over all trained tokens of the batch, so it depends neither on masked
-    tokens nor on how the batch was cut. `batches` must hold at least one trained token.
+    tokens nor on how the batch was cut, nor on the number of ranks that share it. `batches` must
+    hold at least one trained token.
     """
     trained = sum(len(batch.targets) for batch in batches)
     assert trained > 0, "an optimiser batch without a trained token has no loss"
-    device = next(model.parameters()).device
-    total = 0.0
-    for batch in batches:
-        if len(batch.targets) > 0:
-            with autocast(settings.dtype, device):
-                loss = token_losses(model, batch.to(device), settings.barred).sum() / trained
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.item()
-    return total
+    device, total = next(model.parameters()).device, 0.0
+    losses = partial(token_losses, model) if ranks.size == 1 else model.token_losses
+    for batch, factor in passes(batches, ranks):
+        with autocast(settings.dtype, device, sharded=ranks.size > 1):
+            loss = losses(batch.to(device), settings.barred).sum() / trained * factor
+        loss.backward()
+        total += loss.item() / ranks.size
+    return ranks.sum(total)
 
 
 class Trainer:
@@ -110,6 +136,7 @@ class Trainer:
         steps: JSON Lines file, one row per step, appended live and cut back on resuming.
         fingerprint: Hash of data and settings; a checkpoint with another one is not continued.
         what: What is trained, for the progress line.
+        ranks: This process's place among those that train the model; the first one keeps the record.
     """
 
     def __init__(
@@ -123,36 +150,43 @@ class Trainer:
         steps: Path,
         fingerprint: str,
         what: str,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.model, self.settings, self.total_steps = model, settings, total_steps
         self.batch, self.folder, self.steps = batch, folder, steps
-        self.fingerprint, self.what = fingerprint, what
+        self.fingerprint, self.what, self.ranks = fingerprint, what, ranks
         self.optimizers = make_optimizers(model, settings)
         self.step = 0
         self._resume()
 
     def run(self, *, checkpoint_steps: int) -> None:
-        """Train to the last step; checkpoints every so many steps, and on SIGTERM or SIGINT.
+        """Train to the last step; checkpoints every so many steps, and on SIGTERM or SIGINT to any rank.
 
         Raises:
             TrainerError: the loss or the gradient is not a number.
         """
         self.model.train()
         progress = Progress(self.total_steps - self.step, self.what)
+        first = self.ranks.is_first
         with (
             deferred_signals() as pending,
-            self.steps.open("a", encoding="utf-8") as record,
+            self.steps.open("a", encoding="utf-8") if first else nullcontext() as record,
         ):
-            while self.step < self.total_steps and pending.signum is None:
+            stopped = self.ranks.any(pending.signum is not None)
+            while self.step < self.total_steps and not stopped:
                 row = self._take_step()
-                record.write(json.dumps(row, sort_keys=True) + "\n")
-                record.flush()
-                progress.advance(1)
-                stopped = pending.signum is not None
+                if record is not None:
+                    record.write(json.dumps(row, sort_keys=True) + "\n")
+                    record.flush()
+                    progress.advance(1)
+                stopped = self.ranks.any(pending.signum is not None)
                 if stopped or (self.step % checkpoint_steps == 0 and self.step < self.total_steps):
-                    # The record first: a checkpoint never knows more steps than it.
-                    os.fsync(record.fileno())
+                    if record is not None:
+                        # The record first: a checkpoint never knows more steps than it.
+                        os.fsync(record.fileno())
                     self._save()
+            if stopped and pending.signum is None:
+                pending.signum = signal.SIGTERM  # another rank was told, and all end at this step
 
     def _take_step(self) -> dict[str, float | int]:
         settings = self.settings
@@ -170,7 +204,7 @@ class Trainer:
                 packing=settings.packing,
             )
         )
-        loss = accumulate(self.model, batches, settings)
+        loss = accumulate(self.model, batches, settings, self.ranks)
         norm = self._update(share)
         self.step += 1
         if not math.isfinite(loss) or not math.isfinite(norm):
@@ -194,45 +228,61 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * share
         clip = self.settings.grad_clip
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
+        norm: Any = torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        return float(norm)
+        return float(norm if self.ranks.size == 1 else norm.full_tensor())
 
     def _save(self) -> None:
         state = {
             "fingerprint": self.fingerprint,
             "step": self.step,
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "rng": torch.get_rng_state(),
         }
+        if self.ranks.size > 1:
+            pieces = shards(self.model, self.optimizers)
+            save_checkpoint(self.folder, self.step, state, shards=pieces, ranks=self.ranks)
+            return
+        state["model"] = self.model.state_dict()
+        state["optimizers"] = [optimizer.state_dict() for optimizer in self.optimizers]
         save_checkpoint(self.folder, self.step, state)
 
     def _resume(self) -> None:
         """Continue from the newest complete checkpoint of the same run; cut the record back."""
-        newest = latest_checkpoint(self.folder)
+        newest = self.ranks.first(self._newest)
         if newest is not None:
-            state = load_checkpoint(newest)
-            if self._continues(state):
-                self._restore(state)
-                print(f"{self.what}: continues from step {self.step}", file=sys.stderr)
-            else:
-                print(
-                    f"{self.what}: {newest} is of another run; starts anew",
-                    file=sys.stderr,
-                )
-        cut_back(self.steps, self.step)
+            self._restore(newest)
+        self.ranks.first(lambda: cut_back(self.steps, self.step))
+
+    def _newest(self) -> Path | None:
+        newest = latest_checkpoint(self.folder)
+        if newest is None:
+            return None
+        state = load_checkpoint(newest, mapped=True)
+        if self._continues(state):
+            print(f"{self.what}: continues from step {state['step']}", file=sys.stderr)
+            return newest
+        print(f"{self.what}: {newest} is of another run; starts anew", file=sys.stderr)
+        return None
 
     def _continues(self, state: dict[str, Any]) -> bool:
         if state["fingerprint"] != self.fingerprint:
             return False
         return len(whole_lines(self.steps)) >= int(state["step"])
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+    def _restore(self, folder: Path) -> None:
+        """Take up a checkpoint, of one process or of any number of ranks."""
+        state = load_checkpoint(folder, mapped=self.ranks.size > 1)
+        if has_shards(folder):
+            pieces = shards(self.model, self.optimizers)
+            load_shards(folder, pieces, self.ranks)
+            set_shards(self.model, self.optimizers, pieces)
+        elif self.ranks.size > 1:
+            set_whole(self.model, self.optimizers, state)
+        else:
+            self.model.load_state_dict(state["model"])
+            for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
         torch.set_rng_state(state["rng"])
         self.step = int(state["step"])

@@ -1,10 +1,9 @@
 """`afm cancel`: end active jobs on purpose. Their checkpoints stay, and the same command continues from them."""
 
 import argparse
-import os
 
 from flows.executors import make_executor
-from flows.jobs import as_job, is_active, matching
+from flows.jobs import UNKNOWN, as_job, matching
 from flows.workspace import here
 
 
@@ -21,12 +20,9 @@ def run(args: argparse.Namespace) -> int:
     Exit codes: 0 ended; 1 none of them was active.
     """
     workspace = here()
-    executor = make_executor(os.environ)
-    active = [
-        job for job in matching(workspace, args.jobs) if is_active(workspace.scratch(job.identity))
-    ]
+    active = [job for job in matching(workspace, args.jobs) if job.state in ("running", UNKNOWN)]
     for job in active:
-        executor.cancel(as_job(workspace, job))
+        make_executor({"AFM_EXECUTOR": job.executor}).cancel(as_job(workspace, job))
         print(f"ended {job.cell} {job.identity}")
     if not active:
         print("none of them is active")

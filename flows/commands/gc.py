@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flows.commands._dvc import dvc
 from flows.hashing import Hasher
-from flows.jobs import list_jobs
+from flows.jobs import UNKNOWN, list_jobs
 from flows.locks import IdentityLock
 from flows.store import Manifest, Store, remove
 from flows.workspace import Workspace, here
@@ -33,8 +33,10 @@ def collect(workspace: Workspace, cache: Path, *, ended: bool, dry_run: bool) ->
     """Remove what is cached or finished, one identity at a time, and say so; what is in use stays."""
     store = Store(workspace.results, Hasher(workspace.home / ".scratch" / "hashes.json"))
     finished = {path.parent.name for path in workspace.results.glob("*/manifest.json")}
-    known = {job.identity for job in list_jobs(workspace)}
-    for identity in sorted(finished | known):
+    jobs = {job.identity: job for job in list_jobs(workspace)}
+    for identity in sorted(finished | set(jobs)):
+        if identity in jobs and jobs[identity].state in ("running", UNKNOWN):
+            continue
         lock = IdentityLock(workspace.scratch(identity))
         if not lock.acquire():
             continue

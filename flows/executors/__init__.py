@@ -31,6 +31,15 @@ class OutcomeKind(StrEnum):
     CANCELLED = "cancelled"
 
 
+class ClusterError(RuntimeError):
+    """A cluster refused a request, or did not answer for longer than we are patient."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        """Keep the HTTP status; None where there was no answer."""
+        super().__init__(message)
+        self.status = status
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
     """How a job ended."""
@@ -84,6 +93,9 @@ class Executor(Protocol):
 
     name: str
 
+    def constraints(self, environment: Environment, home: Path) -> str:
+        """Return the name of the constraints file that the environment of a stage was made from."""
+
     def previous(self, job: Job) -> Outcome | None:
         """Return how the last attempt ended, or None where there was none. Called with the lock held."""
 
@@ -107,6 +119,13 @@ class Executor(Protocol):
 
         Returns:
             Whether it runs; False while only its lock is still held.
+        """
+
+    def active(self) -> frozenset[str]:
+        """Return the identities of all jobs that run or wait although nobody holds their lock.
+
+        Raises:
+            ClusterError: it cannot be told.
         """
 
     def cancel(self, job: Job) -> None:

@@ -12,11 +12,11 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from afm.jsonl import read_json, write_json, write_text
-from flows.environment import interpreter, job_environment
+from flows.environment import constraints_name, interpreter, job_environment
 from flows.executors import Job, Outcome, OutcomeKind
 from flows.executors.echo import Echo, tail
 from flows.executors.processes import MARK_VARIABLE, end_job, end_members, is_alive
-from stages._stage import EXIT_FILE, LOCK_VARIABLE
+from stages._stage import EXIT_FILE, LOCK_VARIABLE, Environment
 
 POLL_S = 0.1
 CANCELLED = "cancelled"
@@ -51,6 +51,10 @@ class LocalExecutor:
         """Follow nothing yet."""
         self._echo: Echo | None = None
 
+    def constraints(self, environment: Environment, home: Path) -> str:
+        """Return the name that the installed environment tells."""
+        return constraints_name(os.environ, environment, home)
+
     def previous(self, job: Job) -> Outcome | None:
         """Return how the last attempt ended, or None where there was none. Called with the lock held."""
         if read_attempt(job.scratch) is None:
@@ -60,6 +64,10 @@ class LocalExecutor:
     def is_active(self, job: Job) -> bool:
         """Return False: a stage of this machine holds its own lock."""
         return False
+
+    def active(self) -> frozenset[str]:
+        """Return none, for the same reason."""
+        return frozenset()
 
     def run(self, job: Job, lock: int, tick: Callable[[], None]) -> Outcome:
         """Start the stage, pass its output on, and wait for its end.

@@ -1,6 +1,7 @@
 """Finding and ending the processes of a job on this machine, however they were started."""
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 
 import psutil
@@ -9,12 +10,19 @@ MARK_VARIABLE = "AFM_JOB"
 """In the environment of every process of a job: it survives new sessions and the death of parents, a group does not."""
 STAGE_GRACE_S = 20.0
 """How long a stage gets to end its helpers and leave after SIGTERM [s]."""
-HELPER_GRACE_S = 5.0
+HELPER_GRACE_S = 15.0
+"""How long the rest gets [s]; longer than the supervisor of a model server takes to end that."""
 
 
 def members(mark: str) -> list[psutil.Process]:
-    """Return the live processes whose mark begins with `mark`."""
-    return [process for process in psutil.process_iter() if _mark(process).startswith(mark)]
+    """Return the live processes whose mark begins with `mark`, and those in a session with one of them.
+
+    A process may have hidden its mark; a stage and its servers have sessions of their own.
+    """
+    everyone = list(psutil.process_iter())
+    marked = [process for process in everyone if _mark(process).startswith(mark)]
+    sessions = {_session(process) for process in marked} - {os.getsid(0), 0}
+    return [one for one in everyone if one in marked or _session(one) in sessions]
 
 
 def is_alive(pid: int, create_time: float) -> bool:
@@ -66,6 +74,14 @@ def _end(processes: Sequence[psutil.Process], grace_s: float) -> None:
 def ancestors() -> Iterator[psutil.Process]:
     """Yield the parents of this process, nearest first."""
     yield from psutil.Process().parents()
+
+
+def _session(process: psutil.Process) -> int:
+    """Return the session of a live process; 0 for one that is gone."""
+    try:
+        return 0 if process.status() == psutil.STATUS_ZOMBIE else os.getsid(process.pid)
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return 0
 
 
 def _mark(process: psutil.Process) -> str:

@@ -10,7 +10,7 @@ from tests.cluster.world import World, open_client
 from tests.support.cluster import Config, Handle, Image, Node, Rule, User
 
 IMAGE = "python:3.11-slim"
-WAIT_S = 40.0
+WAIT_S = 90.0
 SAFE = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 SAFE_POD = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 READER = User(

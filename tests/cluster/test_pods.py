@@ -4,6 +4,8 @@ import ast
 import time
 from pathlib import Path
 
+from kubernetes import client
+
 from tests.cluster.helpers import IMAGE, ended, events, log_of, running, submit, until
 from tests.cluster.seeing import lookup
 from tests.cluster.world import World
@@ -113,3 +115,29 @@ def test_a_pull_takes_its_time_and_nodes_are_chosen_by_label(world: World) -> No
     assert time.monotonic() - began >= 1.0
     submit(world, "small", "pass", pod={"nodeSelector": {"kind": "small"}})
     assert "didn't match Pod's node affinity" in until(lambda: events(world, "FailedScheduling"))[0]
+
+
+def test_the_models_of_the_client_read_every_kind(world: World, tmp_path: Path) -> None:
+    """What the double writes by itself has every field that the official models require."""
+    assert world.control is not None
+    world.control.volume("typed", tmp_path)
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "9"}}}
+    world.request("POST", world.path("resourcequotas"), quota)
+    init = {"name": "first", "image": IMAGE, "command": ["true"]}
+    submit(world, "typed", "pass", pod={"initContainers": [init]})
+    ended(world, "typed")
+    core, batch = world.core, world.batch
+    for listing in (
+        core.list_node,
+        core.list_namespace,
+        core.list_persistent_volume,
+        core.list_pod_for_all_namespaces,
+        core.list_event_for_all_namespaces,
+        core.list_resource_quota_for_all_namespaces,
+        core.list_persistent_volume_claim_for_all_namespaces,
+        core.list_service_account_for_all_namespaces,
+        batch.list_job_for_all_namespaces,
+    ):
+        assert listing().items, listing
+    assert client.VersionApi(world.api).get_code().minor == "36"
+    world.request("DELETE", "/api/v1/persistentvolumes/afm-typed")

@@ -49,6 +49,8 @@ class World:
     namespace: str
     image: str
     time_scale: float = 1.0
+    slack_s: float = 10.0
+    """Added to every upper bound [s]."""
     control: Handle | None = None
     """Orders to the double; None: an ordinary cluster."""
     tmp: Path

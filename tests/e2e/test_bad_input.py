@@ -20,6 +20,7 @@ import yaml
 
 from flows.copies import SMOKE, make_copy
 from flows.hashing import Hasher, walk
+from flows.servers import prefect_server
 
 REPO = Path(__file__).resolve().parents[2]
 SETTINGS = SMOKE | {
@@ -61,6 +62,12 @@ class Checkout:
             timeout=300,
         )
         return done.returncode, done.stdout
+
+    def bring_back(self, path: str) -> None:
+        """Restore an output that DVC took away before a cell that then failed; it is in the cache."""
+        if not (self.root / path).exists():
+            code, output = self.run("dvc", "checkout", "--quiet", path)
+            assert code == 0, output
 
     def everything_made(self) -> dict[str, str]:
         """Return the hash of every finished result and of dvc.lock."""
@@ -110,6 +117,14 @@ class Checkout:
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return Checkout(tmp_path_factory.mktemp("bad") / "checkout")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The variables that lead to a Prefect server, for flows that begin."""
+    with prefect_server(tmp_path_factory.mktemp("prefect")) as made:
+        known = made.environment.items()
+        yield {name: value for name, value in known if name.startswith("PREFECT_")}
 
 
 def refused(checkout: Checkout, words: list[str], *said: str, **variables: str) -> str:
@@ -287,8 +302,9 @@ def test_params_that_are_no_yaml(checkout: Checkout) -> None:
         refused(checkout, repro(SFT), "params.yaml", "line")
 
 
-def test_an_unknown_target(checkout: Checkout) -> None:
-    refused(checkout, [*AFM_RUN, "sfft"], "unknown stage 'sfft'; the pipeline has", "sft@mhqa")
+def test_an_unknown_target(checkout: Checkout, server: dict[str, str]) -> None:
+    said = ("unknown stage 'sfft'; the pipeline has", "sft@mhqa-smoke")
+    refused(checkout, [*AFM_RUN, "sfft"], *said, **server)
 
 
 def cut(line: str) -> str:
@@ -338,6 +354,7 @@ def with_field(**fields: Any) -> Callable[[str], str]:
 def test_a_malformed_row(
     checkout: Checkout, path: str, edit: Callable[[str], str], target: str, said: tuple[str, ...]
 ) -> None:
+    checkout.bring_back(path)
     lines = (checkout.root / path).read_text().splitlines(keepends=True)
     lines[3] = edit(lines[3])
     with checkout.content(path, "".join(lines)):
@@ -364,6 +381,7 @@ def test_a_recording_that_is_not_the_pinned_one_or_malformed(checkout: Checkout)
     ],
 )
 def test_a_missing_file(checkout: Checkout, path: str, target: str) -> None:
+    checkout.bring_back(path)
     with checkout.content(path, None):
         refused(checkout, alone(target), "No such file or directory", path)
 
@@ -374,7 +392,7 @@ def test_a_missing_weight_file(checkout: Checkout) -> None:
         refused(checkout, repro("base@mhqa-smoke"), *said)
 
 
-def test_a_missing_environment(checkout: Checkout) -> None:
+def test_a_missing_environment(checkout: Checkout, server: dict[str, str]) -> None:
     link = checkout.root / ".venv-serve"
     target = link.readlink() if link.is_symlink() else None
     if target is not None:
@@ -382,7 +400,7 @@ def test_a_missing_environment(checkout: Checkout) -> None:
     said = ("environment 'serve' is not installed: no ", "run `make envs`", "AFM_SERVE_PYTHON")
     try:
         refused(checkout, repro("screen@mhqa"), *said)
-        output = refused(checkout, [*AFM_RUN, "screen"], *said)
+        output = refused(checkout, [*AFM_RUN, "screen"], *said, **server)
         assert "submit: " not in output, "before any stage began"
     finally:
         if target is not None:
@@ -396,10 +414,12 @@ def test_a_server_that_never_answers(checkout: Checkout) -> None:
         refused(checkout, repro("screen@mhqa"), *said)
 
 
-def test_a_failing_stage_ends_a_flow_with_its_message(checkout: Checkout) -> None:
+def test_a_failing_stage_ends_a_flow_with_its_message(
+    checkout: Checkout, server: dict[str, str]
+) -> None:
     with checkout.params("filter.complexity.minimum", 50):
         said = "afm: filter@mhqa failed: filter: none of 60 trajectories of agent 'mhqa'"
-        output = refused(checkout, [*AFM_RUN, "filter"], said)
+        output = refused(checkout, [*AFM_RUN, "filter"], said, **server)
     assert said in output.splitlines()[-1]
 
 

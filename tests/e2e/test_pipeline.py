@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from flows.commands.params import set_params
+from flows.copies import SMOKE, make_copy
 from flows.dag import read_lock, read_plan
 from flows.lineage import _client
 from flows.records import read_records
-from tests.e2e.conftest import command
+from tests.e2e.conftest import REPO, command, run_demo
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2700)]
 
@@ -184,3 +185,14 @@ def test_no_process_is_left(smoke: Path) -> None:
         if any(str(smoke) in word for word in process.info["cmdline"] or ())
     ]
     assert left == []
+
+
+@pytest.mark.soak
+def test_a_laptop_and_a_cluster_make_the_same(smoke: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "local"
+    make_copy(REPO, copy, SMOKE)
+    run_demo(copy, {"AFM_EXECUTOR": "local"})
+    compared = command(copy, "flows.cli", "compare", str(smoke))
+    assert compared.returncode == 0, compared.stdout
+    assert {record.executor for record in read_records(copy)} == {"local"}
+    assert {record.executor for record in read_records(smoke)} == {"kubernetes"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.cluster import Config, Handle, Image, Node, Rule, User
 from tests.support.cluster.processes import marked
-from tests.support.toy import PACE, REPO, TRACE, Toy
+from tests.support.toy import HOG, PACE, REPO, TRACE, Toy
 
 IMAGE = "afm-pipeline:0.1.0"
 LAUNCHER = User(
@@ -59,18 +59,15 @@ class ClusterToy(Toy):
         shutil.copytree(REPO / "k8s" / "jobs", self.root / "k8s" / "jobs")
         self.trace = shared.parent / "trace"
         self.pace_file = shared.parent / "pace"
-        cluster.volume("afm", shared)
-        cluster.service_account("afm-stage")
-        self.kubeconfig = cluster.kubeconfig(
-            shared.parent / "kubeconfig", user="launcher", token_file=shared.parent / "token"
-        )
-        self.settings = json.loads(_settings(shared))
+        self.kubeconfig = admit(cluster, shared)
+        self.settings = settings(shared)
         self.configure()
 
-    def configure(self, *, pace: float = 0.0, **changes: Any) -> None:
-        """Write the settings: how slow the toy is, and anything else."""
+    def configure(self, *, pace: float = 0.0, hog: int = 0, **changes: Any) -> None:
+        """Write the settings: how slow the toy is, how much memory it takes [MiB], and anything else."""
         self.settings |= changes
-        self.settings["environment"] = {TRACE: str(self.trace), PACE: str(pace)}
+        variables = {TRACE: self.trace, PACE: pace, HOG: hog}
+        self.settings["environment"] = {name: str(value) for name, value in variables.items()}
         path = self.shared.parent / "cluster.yaml"
         path.write_text(json.dumps(self.settings))
         self.extra = {
@@ -78,6 +75,11 @@ class ClusterToy(Toy):
             "AFM_CLUSTER": str(path),
             "KUBECONFIG": str(self.kubeconfig),
         }
+
+    def pods(self) -> list[str]:
+        """Return the names of all pods that were ever created."""
+        changes = self.cluster.history("pods")
+        return [pod["metadata"]["name"] for kind, pod in changes if kind == "ADDED"]
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return every state that a Job of this cluster has been in, with the kind of change."""
@@ -89,33 +91,42 @@ class ClusterToy(Toy):
         return [*here, *super().marked()]
 
 
-def _settings(shared: Path) -> str:
-    python = str(REPO / ".venv" / "bin" / "python")
-    return json.dumps(
-        {
-            "namespace": None,
-            "images": dict.fromkeys(("pipeline", "serve", "rl"), IMAGE),
-            "python": dict.fromkeys(("pipeline", "serve", "rl"), python),
-            "shared_claim": "afm",
-            "shared_path": str(shared),
-            "mounts": [],
-            "environment": {},
-            "secrets": {},
-            "service_account": "afm-stage",
-            "run_as": os.getuid() or 10001,
-            "queue": None,
-            "priority_class": None,
-            "node_selector": {},
-            "tolerations": [],
-            "gpu_resource": "nvidia.com/gpu",
-            "gpu_product_label": "nvidia.com/gpu.product",
-            "backoff_limit": 2,
-            "ttl_s": 600,
-            "pending_deadline_s": 3,
-            "barrier_deadline_s": 20,
-            "poll_s": 0.5,
-            "outage_s": 60,
-            "defaults": PROFILE,
-            "stages": {},
-        }
+def admit(cluster: Handle, shared: Path) -> Path:
+    """Give the cluster the shared claim and the stages' account; the launcher's kubeconfig."""
+    cluster.volume("afm", shared)
+    cluster.service_account("afm-stage")
+    return cluster.kubeconfig(
+        shared.parent / "kubeconfig", user="launcher", token_file=shared.parent / "token"
     )
+
+
+def settings(shared: Path) -> dict[str, Any]:
+    """Return settings of a cluster whose pods run this checkout's interpreters."""
+    folders = {"pipeline": ".venv", "serve": ".venv-serve", "rl": ".venv-rl"}
+    return {
+        "namespace": None,
+        "images": dict.fromkeys(folders, IMAGE),
+        "python": {name: str(REPO / at / "bin" / "python") for name, at in folders.items()},
+        "constraints": {name: name for name in folders},
+        "shared_claim": "afm",
+        "shared_path": str(shared),
+        "mounts": [],
+        "environment": {},
+        "secrets": {},
+        "service_account": "afm-stage",
+        "run_as": os.getuid() or 10001,
+        "queue": None,
+        "priority_class": None,
+        "node_selector": {},
+        "tolerations": [],
+        "gpu_resource": "nvidia.com/gpu",
+        "gpu_product_label": "nvidia.com/gpu.product",
+        "backoff_limit": 2,
+        "ttl_s": 600,
+        "pending_deadline_s": 120,
+        "barrier_deadline_s": 20,
+        "poll_s": 0.5,
+        "outage_s": 60,
+        "defaults": PROFILE,
+        "stages": {},
+    }

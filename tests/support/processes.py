@@ -70,7 +70,7 @@ def kill_all(processes: list[psutil.Process], number: int = signal.SIGKILL) -> N
             continue
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 300.0) -> None:
     """Wait until something is true.
 
     Raises:
@@ -93,7 +93,7 @@ def described(processes: list[psutil.Process]) -> list[str]:
     return lines
 
 
-def assert_only_the_job_is_left(root: Path, timeout_s: float = 30.0) -> None:
+def assert_only_the_job_is_left(root: Path, timeout_s: float = 60.0) -> None:
     """Wait for the runner's own processes to end."""
 
     def others() -> list[psutil.Process]:
@@ -102,7 +102,7 @@ def assert_only_the_job_is_left(root: Path, timeout_s: float = 30.0) -> None:
     _wait_for_none(others, timeout_s)
 
 
-def assert_nothing_is_left(root: Path, timeout_s: float = 15.0) -> None:
+def assert_nothing_is_left(root: Path, timeout_s: float = 60.0) -> None:
     """Wait for every process of the checkout to end."""
     _wait_for_none(lambda: belonging(root), timeout_s)
 

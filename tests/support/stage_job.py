@@ -1,46 +1,48 @@
-"""The objects that the executor creates for a stage, without a cluster: a small one, and one on several nodes of GPUs.
+"""The objects that the executor creates for a stage, without a cluster: a small one, and one on several GPU nodes."""
 
-Until `flows.executors.cluster.manifest` can be imported, the template is filled here with the same fields; afterwards
-this module asks `stage_job` and `headless_service`.
-"""
+from pathlib import Path
 
-import yaml
-
+from flows.environment import pod_environment
+from flows.executors import ClusterNeeds, Job
+from flows.executors.cluster.manifest import headless_service, stage_job
 from flows.executors.cluster.settings import Settings, read_settings
-from tests.support.manifests import K8S, Object
+from tests.support.manifests import Object
 from tests.support.toy import REPO
+
+SMALL = ClusterNeeds()
+LARGE = ClusterNeeds(nodes=4, gpus_per_node=8, gpu_product="NVIDIA-H200", priority_class="training")
 
 
 def stage_objects() -> dict[str, Object]:
     """Return them by stage."""
     settings = read_settings(REPO, {})
-    return {stage: _filled(stage, settings) for stage in ("filter", "dapo")}
+    return {
+        "filter": built(a_job("filter", SMALL), settings),
+        "dapo": built(a_job("dapo", LARGE), settings),
+        "service": headless_service(a_job("dapo", LARGE)),
+    }
 
 
-def _filled(stage: str, settings: Settings) -> Object:
-    job: Object = yaml.safe_load((K8S / "jobs" / "stage.yaml").read_text())
-    profile = settings.profile(stage)
-    job["metadata"]["name"] = f"afm-{stage}-0123456789abcdef"
-    job["spec"] |= {
-        "suspend": settings.queue is not None,
-        "backoffLimit": settings.backoff_limit,
-        "activeDeadlineSeconds": profile.deadline_s,
-        "ttlSecondsAfterFinished": settings.ttl_s,
-    }
-    pod = job["spec"]["template"]["spec"]
-    job["spec"]["template"]["metadata"]["labels"]["afm.dev/stage"] = stage
-    pod["serviceAccountName"] = settings.service_account
-    pod["terminationGracePeriodSeconds"] = profile.grace_s
-    pod["securityContext"] |= dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), settings.run_as)
-    pod["volumes"][1]["emptyDir"]["sizeLimit"] = profile.shm
-    amounts = {
-        "cpu": profile.cpu,
-        "memory": profile.memory,
-        "ephemeral-storage": profile.ephemeral_storage,
-    } | ({settings.gpu_resource: "8"} if profile.gpu else {})
-    pod["containers"][0] |= {
-        "image": settings.images["pipeline"],
-        "command": [settings.python["pipeline"], "-m", f"stages.{stage}"],
-        "resources": {"requests": amounts, "limits": amounts},
-    }
-    return job
+def a_job(stage: str, cluster: ClusterNeeds, *, cell: str = "") -> Job:
+    """Return a stage command in a checkout on the shared filesystem."""
+    home = Path("/afm/home")
+    identity = "0123456789abcdef"
+    return Job(
+        identity=identity,
+        stage=stage,
+        cell=cell or f"{stage}@web-32b",
+        environment="rl" if stage == "dapo" else "pipeline",
+        arguments=("--agent", "web", "--scale", "32b"),
+        workspace=Path("/afm/runs/one"),
+        home=home,
+        scratch=home / ".scratch" / identity,
+        partial=home / ".results" / f"{identity}.partial",
+        cluster=cluster,
+        pipeline_run="0f0f",
+    )
+
+
+def built(job: Job, settings: Settings) -> Object:
+    """Return the Job's manifest."""
+    environment = pod_environment(stage=job.stage, home=job.home, workspace=job.workspace)
+    return stage_job(job, settings, environment, REPO)

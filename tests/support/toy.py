@@ -9,6 +9,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 TRACE = "AFM_TOY_TRACE"
 PACE = "AFM_TOY_PACE"
+HOG = "AFM_TOY_HOG"
 
 ALPHA = '''
 """Toy: count to num_queries with a checkpoint per row, beside a helper in a session of its own and a fork."""
@@ -47,6 +48,9 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
         log.write(f"begin {os.getpid()}\\n")
     if inputs.source.read_text().startswith("bad"):
         raise UserError("source: must not start with 'bad'; write something else")
+    hog = bytearray(int(os.environ.get("AFM_TOY_HOG", "0")) << 20)
+    if hog:
+        time.sleep(5)
     children = []
     if pace:
         code = "import time; time.sleep(300)"
@@ -207,6 +211,7 @@ class Toy:
             "PATH": "/usr/bin:/bin",
             "HOME": os.environ.get("HOME", "/tmp"),
             "AFM_LINEAGE": "0",
+            "DVC_NO_ANALYTICS": "1",
             TRACE: str(self.trace),
             PACE: str(pace),
             "OMP_NUM_THREADS": "1",

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 def cells(**upstream: tuple[str, ...]) -> tuple[Cell, ...]:
     """Build cells from `name=upstream` pairs."""
-    return tuple(Cell(name=name, upstream=above) for name, above in upstream.items())
+    return tuple(Cell(name=name, upstream=above, command="") for name, above in upstream.items())
 
 
 def test_every_cell_comes_after_what_it_reads() -> None:
@@ -30,14 +30,15 @@ def test_a_target_brings_all_it_reads_and_nothing_else() -> None:
 
 
 def test_a_stage_name_means_all_its_cells() -> None:
-    plan = {name: Cell(name=name, upstream=()) for name in ("sft@mhqa-tiny", "sft@web-tiny", "rl")}
+    names = ("sft@mhqa-tiny", "sft@web-tiny", "rl")
+    plan = {name: Cell(name=name, upstream=(), command="") for name in names}
     assert _matching(plan, "sft") == ["sft@mhqa-tiny", "sft@web-tiny"]
     assert _matching(plan, "sft@web-tiny") == ["sft@web-tiny"]
 
 
 def test_an_unknown_target_names_what_exists() -> None:
     with pytest.raises(UserError, match=r"unknown stage 'stf'.*rl"):
-        _matching({"rl": Cell(name="rl", upstream=())}, "stf")
+        _matching({"rl": Cell(name="rl", upstream=(), command="")}, "stf")
 
 
 def test_the_real_pipeline_ends_in_the_report() -> None:

@@ -66,6 +66,20 @@ def test_members_are_found_in_any_session_and_ended(mark: str) -> None:
     assert members(mark) == []
 
 
+def test_a_process_that_hides_its_mark_is_found_by_its_session(mark: str) -> None:
+    """As vLLM's engine does when it renames itself."""
+    code = (
+        "import subprocess, sys, time; "
+        "print(subprocess.Popen(['/bin/sleep', '60'], env={}).pid, flush=True); time.sleep(60)"
+    )
+    parent = child(mark, code, start_new_session=True)
+    assert parent.stdout is not None
+    hidden = int(parent.stdout.readline())
+    assert {process.pid for process in members(mark)} == {parent.pid, hidden}
+    assert end_members(mark) == 2
+    assert not psutil.pid_exists(hidden)
+
+
 def test_a_process_that_ignores_sigterm_is_killed(
     mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

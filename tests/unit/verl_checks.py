@@ -197,6 +197,17 @@ def check_verl_accepts_the_settings_of_a_cpu_and_of_gpus() -> None:
         assert config.actor_rollout_ref.actor.ppo_mini_batch_size == RUN.mini_batch_size
 
 
+def check_a_cluster_that_is_there_is_joined_with_all_its_nodes() -> None:
+    config = compose(RUN, device="cuda", devices=8, nodes=4, joining={"AFM_DAPO_RUN": "run.json"})
+    assert (config.trainer.nnodes, config.trainer.n_gpus_per_node) == (4, 8)
+    started = config.ray_kwargs.ray_init
+    assert set(started) == {"log_to_driver", "runtime_env"}, "Ray refuses what a node was told"
+    assert started.runtime_env.env_vars["AFM_DAPO_RUN"] == "run.json"
+    alone = compose(RUN, device="cuda", devices=8)
+    assert alone.trainer.nnodes == 1
+    assert "AFM_DAPO_RUN" not in alone.ray_kwargs.ray_init.runtime_env.env_vars
+
+
 def check_the_stream_ends_every_batch_with_the_fixtures() -> None:
     stream = QueryStream()
     agents = [stream[i]["agent_name"] for i in range(RUN.batch_size)]

@@ -1,5 +1,6 @@
 """verl's configuration: its own defaults, our settings on top, checked by verl."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,23 @@ from afm.training.verl.run import DapoRun
 from afm.training.verl.settings import agent_loops_file, router_file, settings
 
 
-def compose(run: DapoRun, *, device: str, devices: int) -> Any:
-    """Return verl's resolved `DictConfig` for a run, and write the two files that it names."""
+def compose(
+    run: DapoRun,
+    *,
+    device: str,
+    devices: int,
+    nodes: int = 1,
+    joining: Mapping[str, str] | None = None,
+) -> Any:
+    """Return verl's resolved `DictConfig` for a run, and write the two files that it names.
+
+    Args:
+        run: The run.
+        device: `cpu` or `cuda`.
+        devices: Accelerators of each node; 1 on a CPU.
+        nodes: Of the Ray cluster.
+        joining: Variables for the workers of a Ray cluster that is there already; None to start one here.
+    """
     import verl.trainer
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
@@ -27,8 +43,13 @@ def compose(run: DapoRun, *, device: str, devices: int) -> Any:
         defaults = hydra_compose("ppo_trainer")
     OmegaConf.set_struct(defaults, False)
     config = OmegaConf.merge(defaults, settings(run, device=device, devices=devices))
+    config.trainer.nnodes = nodes
     environment = OmegaConf.create({"runtime_env": get_ppo_ray_runtime_env(config)})
-    config.ray_kwargs.ray_init = OmegaConf.merge(environment, config.ray_kwargs.ray_init)
+    # What a node has was said when it started, and Ray refuses to hear it again.
+    started = config.ray_kwargs.ray_init if joining is None else {"log_to_driver": True}
+    config.ray_kwargs.ray_init = OmegaConf.merge(environment, started)
+    if joining is not None:
+        config.ray_kwargs.ray_init.runtime_env.env_vars.update(joining)
     validate_config(config=config, use_reference_policy=False, use_critic=False)
     OmegaConf.resolve(config)
     return config

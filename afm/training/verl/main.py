@@ -7,6 +7,7 @@ import os
 import secrets
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -23,14 +24,17 @@ PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 """Folder that holds the `afm` package; Ray's workers import it from there."""
 SERVER_LOG = "vllm.log"
 _RAY_STARTS = 4
+_NODES_S = 300.0
+"""How long the nodes of a cluster may take to join it, once all of them have begun [s]."""
 
 
 def main() -> int:
     """Train to the target step; returns 0, or 1 with the reason in the outcome file."""
     device, devices = _machine()
     os.environ.update(environment(Path(sys.argv[1]), device=device, root=PACKAGE_ROOT))
-    # Else Ray writes a token of its own into the home folder, for every later cluster to share.
-    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    if "RAY_ADDRESS" not in os.environ:
+        # Else Ray writes a token of its own into the home folder, for every later cluster to share.
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     run = current_run()
     try:
         check_prompts(run)
@@ -108,9 +112,14 @@ def _train(run: DapoRun, *, device: str, devices: int) -> None:
     from afm.training.verl.configure import compose
     from afm.training.verl.trainer import DapoTrainer
 
-    config = compose(run, device=device, devices=devices)
+    joins = "RAY_ADDRESS" in os.environ
+    nodes = int(os.environ.get("AFM_NODES", "1")) if joins else 1
+    variables = environment(Path(sys.argv[1]), device=device, root=PACKAGE_ROOT)
+    joining = variables if joins else None
+    config = compose(run, device=device, devices=devices, nodes=nodes, joining=joining)
     ray_options: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
     _start_ray(ray_options)
+    wait_for_nodes(nodes)
     tq.init(config.transfer_queue)
     trainer = DapoTrainer(config, run)
     # With a server of its own, the agent loops' process starts beside the trainer's instead of after it.
@@ -119,6 +128,21 @@ def _train(run: DapoRun, *, device: str, devices: int) -> None:
     trainer.fit(early or _agent_loops(config, trainer))
     tq.close()
     ray.shutdown()
+
+
+def wait_for_nodes(count: int, timeout_s: float = _NODES_S) -> None:
+    """Wait until the Ray cluster has all its nodes: verl asks for all GPUs at once, and but once.
+
+    Raises:
+        TrainerError: they did not come.
+    """
+    import ray
+
+    deadline = time.monotonic() + timeout_s
+    while (alive := sum(bool(node["Alive"]) for node in ray.nodes())) < count:
+        if time.monotonic() > deadline:
+            raise TrainerError(f"only {alive} of {count} nodes joined Ray within {timeout_s:.0f} s")
+        time.sleep(0.5)
 
 
 def _agent_loops(config: Any, trainer: Any) -> Any:

@@ -61,7 +61,7 @@ class DapoTrainer(PPOTrainerSync):  # type: ignore[misc]
         self, batch: KVBatchMeta, metrics: dict[str, Any], **verl: Any
     ) -> KVBatchMeta:
         batch = super()._balance_batch(batch, metrics, **verl)
-        if self.config.trainer.n_gpus_per_node == 1:
+        if self.config.trainer.n_gpus_per_node * self.config.trainer.nnodes == 1:
             rows = self.run.mini_batch_size * self.run.dapo.group_size
             batch.reorder(arrange(batch.keys, batch.tags, rows_per_update=rows))
         return batch

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from afm.errors import UserError
+from flows.executors import ClusterError
 
 CONNECT_S = 5.0
 READ_S = 20.0
@@ -26,15 +27,6 @@ RELOADS = 1
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Object = dict[str, Any]
-
-
-class ClusterError(RuntimeError):
-    """The API refused a request, or did not answer within the patience."""
-
-    def __init__(self, message: str, *, status: int | None = None) -> None:
-        """Keep the HTTP status; None where there was no answer."""
-        super().__init__(message)
-        self.status = status
 
 
 class Api:

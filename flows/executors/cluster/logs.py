@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from flows.executors.cluster.api import Api, ClusterError
+from flows.executors import ClusterError
+from flows.executors.cluster.api import Api
 
 SILENCE_S = 60.0
 """A log stream that is silent for so long is opened again: it may be dead [s]."""

@@ -21,7 +21,9 @@ RUN = "afm.dev/run"
 HOME = "afm.dev/home"
 """Annotation: the folder whose result store the Job writes to."""
 QUEUE = "kueue.x-k8s.io/queue-name"
+JOB_VARIABLE = "AFM_JOB"
 NODES_VARIABLE = "AFM_NODES"
+GPUS_VARIABLE = "AFM_GPUS_PER_NODE"
 MASTER_VARIABLE = "AFM_MASTER"
 BARRIER_VARIABLE = "AFM_BARRIER_DEADLINE_S"
 
@@ -35,6 +37,11 @@ class Needs:
     nodes: int
     gpus_per_node: int
     profile: Profile
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the stage may run as several processes, which `stages._ranks` starts."""
+        return self.nodes > 1 or self.gpus_per_node > 1
 
 
 def needs_of(job: Job, settings: Settings) -> Needs:
@@ -79,6 +86,8 @@ def stage_job(job: Job, settings: Settings, environment: Mapping[str, str], root
     }
     if needs.nodes > 1:
         spec |= {"completions": needs.nodes, "parallelism": needs.nodes}
+        # Where rank 0 vanishes without a word, each of the others counts.
+        spec["backoffLimit"] *= needs.nodes
         spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
         template["spec"]["subdomain"] = job_name(job)
     _fill_pod(template["spec"], job, settings, needs)
@@ -163,8 +172,8 @@ def _fill_container(
     needs: Needs,
     environment: Mapping[str, str],
 ) -> None:
-    module = "stages._ranks" if needs.nodes > 1 else f"stages.{job.stage}"
-    stage = [job.stage] if needs.nodes > 1 else []
+    module = "stages._ranks" if needs.ranks else f"stages.{job.stage}"
+    stage = [job.stage] if needs.ranks else []
     container |= {
         "image": settings.images[job.environment],
         "command": [settings.python[job.environment], "-m", module],
@@ -180,10 +189,12 @@ def _variables(
     job: Job, settings: Settings, needs: Needs, environment: Mapping[str, str]
 ) -> list[Object]:
     values = {**environment, **settings.environment}
-    if needs.nodes > 1:
+    if needs.ranks:
         name = job_name(job)
         values |= {
+            JOB_VARIABLE: name,
             NODES_VARIABLE: str(needs.nodes),
+            GPUS_VARIABLE: str(needs.gpus_per_node),
             MASTER_VARIABLE: f"{name}-0.{name}",
             BARRIER_VARIABLE: str(settings.barrier_deadline_s),
         }

@@ -3,6 +3,7 @@
 Nothing here can change a result, so nothing here is part of an identity.
 """
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,6 +66,8 @@ class Settings(_Model):
     """By environment."""
     python: dict[Environment, str]
     """Interpreter inside the image, by environment."""
+    constraints: dict[Environment, str]
+    """Name of the constraints file that each image was made from: part of identities, as on a laptop."""
     shared_claim: Name
     """RWX claim that holds checkouts, DVC's cache, `.results` and `.scratch`."""
     shared_path: str
@@ -108,21 +111,18 @@ class Settings(_Model):
 def read_settings(root: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the cluster's settings.
 
+    A file with `extends: FILE` holds only what differs from that file: values replace values, and what is itself a
+    mapping (images, defaults, stages, ...) is laid over the other's, key by key.
+
     Raises:
         UserError: no such file, or it is malformed anywhere.
     """
-    path = Path(environ.get(VARIABLE) or root / PROFILES)
+    path = Path(environ.get(VARIABLE) or PROFILES)
+    path = path if path.is_absolute() else root / path
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-        settings = Settings.model_validate_json(_json(tree))
+        settings = Settings.model_validate_json(json.dumps(_read_tree(path)))
         for stage in settings.stages:
             settings.profile(stage)
-    except FileNotFoundError:
-        raise UserError(
-            f"no cluster settings: {path} does not exist; {VARIABLE} names another file"
-        ) from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not YAML: {error}") from error
     except ValidationError as error:
         lines = "; ".join(
             f"{'.'.join(map(str, one['loc']))}: {one['msg']} (is {one['input']!r})"
@@ -132,8 +132,25 @@ def read_settings(root: Path, environ: Mapping[str, str] = os.environ) -> Settin
     return settings
 
 
-def _json(tree: Any) -> str:
-    """Strict models take tuples only from JSON."""
-    import json
+def _read_tree(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"no cluster settings: {path} does not exist; {VARIABLE} names another file"
+        ) from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not YAML: {error}") from error
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} must hold a mapping; k8s/profiles.yaml shows its keys")
+    other = tree.pop("extends", None)
+    return tree if other is None else _laid_over(_read_tree(path.parent / str(other)), tree)
 
-    return json.dumps(tree)
+
+def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = {
+        key: {**below[key], **value}
+        for key, value in above.items()
+        if isinstance(value, dict) and isinstance(below.get(key), dict)
+    }
+    return {**below, **above, **merged}

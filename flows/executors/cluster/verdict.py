@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.executors import Outcome, OutcomeKind
+from stages._ranks import EXIT_PEER, PASSING
 
 Object = dict[str, Any]
 
@@ -13,6 +14,9 @@ IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName"}
 )
 OOM_REASON = "OOMKilled"
+STARTING = frozenset({"ContainerCreating", "PodInitializing"})
+LOST_S = 30.0
+"""How long after its grace period a pod may still be seen running [s]."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +62,16 @@ def _why(reason: str, pods: list[Object]) -> tuple[OutcomeKind, int | None]:
         return OutcomeKind.OOM, 137
     if not bad and any((pod.get("status") or {}).get("reason") == "Evicted" for pod in pods):
         return OutcomeKind.EVICTED, None
-    return OutcomeKind.FAILED, bad[-1]["exitCode"] if bad else None
+    return OutcomeKind.FAILED, _cause([end["exitCode"] for end in bad])
+
+
+def _cause(codes: list[int]) -> int | None:
+    """Return the exit code that tells most: of several ranks some only end because others do."""
+    for lesser in (PASSING, (EXIT_PEER,), ()):
+        telling = [code for code in codes if code not in lesser]
+        if telling:
+            return telling[-1]
+    return None
 
 
 def _termination(pod: Object) -> Object | None:
@@ -78,12 +91,41 @@ def has_started(pod: Object) -> bool:
     return False
 
 
-def pending_since(job: Object) -> float | None:
-    """Return when a Job was last allowed to run [s since 1970]; None while it is suspended, in a queue perhaps."""
+def rank_of(pod: Object) -> str:
+    """Return a pod's index in its Job."""
+    annotations = pod["metadata"].get("annotations") or {}
+    return str(annotations.get("batch.kubernetes.io/job-completion-index", "0"))
+
+
+def waiting_since(job: Object, pods: Iterable[Object]) -> float | None:
+    """Return since when a Job could run but has no running pod [s since 1970].
+
+    None while a pod of it runs, and while it is suspended: in a queue perhaps, and that has no deadline.
+    """
     if job["spec"].get("suspend"):
         return None
-    since = (job.get("status") or {}).get("startTime") or job["metadata"]["creationTimestamp"]
-    return datetime.datetime.fromisoformat(since.replace("Z", "+00:00")).timestamp()
+    moments = [(job.get("status") or {}).get("startTime") or job["metadata"]["creationTimestamp"]]
+    for pod in pods:
+        ended = _termination(pod)
+        if ended is None and has_started(pod):
+            return None
+        moments.append((ended or {}).get("finishedAt") or pod["metadata"]["creationTimestamp"])
+    return max(map(_seconds, moments))
+
+
+def lost_since(pods: Iterable[Object], now: float) -> float | None:
+    """Return since when a pod should have been gone and is not: its node is lost [s since 1970]."""
+    for pod in pods:
+        leaving = pod["metadata"].get("deletionTimestamp")
+        if leaving and has_started(pod) and _termination(pod) is None:
+            due = _seconds(leaving)  # the grace period is in it
+            if now > due + LOST_S:
+                return due
+    return None
+
+
+def _seconds(stamp: str) -> float:
+    return datetime.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
 
 
 def waiting_for(pods: Iterable[Object], events: Iterable[Object]) -> Waiting | None:
@@ -92,22 +134,28 @@ def waiting_for(pods: Iterable[Object], events: Iterable[Object]) -> Waiting | N
         status = pod.get("status") or {}
         for container in status.get("containerStatuses") or []:
             waiting = (container.get("state") or {}).get("waiting") or {}
-            if waiting.get("reason") in IMAGE_REASONS:
-                reason = (
-                    f"{waiting['reason']}: {waiting.get('message', container.get('image', ''))}"
-                )
-                return Waiting(kind=OutcomeKind.IMAGE, reason=reason)
+            word = waiting.get("reason", "")
+            if word and word not in STARTING:
+                kind = OutcomeKind.IMAGE if word in IMAGE_REASONS else OutcomeKind.FAILED
+                reason = f"{word}: {waiting.get('message', container.get('image', ''))}"
+                return Waiting(kind=kind, reason=reason)
         for one in status.get("conditions") or []:
             if one["type"] == "PodScheduled" and one["status"] == "False":
                 return Waiting(kind=OutcomeKind.UNSCHEDULABLE, reason=one.get("message", ""))
-    return _denied(events)
+    return _from_events(events)
 
 
-def _denied(events: Iterable[Object]) -> Waiting | None:
-    """A Job whose pods the quota refuses has neither status nor condition: only an event tells."""
-    for event in events:
+def _from_events(events: Iterable[Object]) -> Waiting | None:
+    """A Job whose pods the quota refuses has neither status nor condition: only an event tells.
+
+    So it is with a volume that cannot be mounted.
+    """
+    newest = sorted(events, key=lambda event: event.get("lastTimestamp") or "", reverse=True)
+    for event in newest:
+        message = event.get("message", "")
         if event.get("reason") == "FailedCreate":
-            message = event.get("message", "")
             kind = OutcomeKind.QUOTA if "exceeded quota" in message else OutcomeKind.FAILED
             return Waiting(kind=kind, reason=message)
+        if event.get("reason") == "FailedMount":
+            return Waiting(kind=OutcomeKind.UNSCHEDULABLE, reason=message)
     return None

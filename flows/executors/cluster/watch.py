@@ -5,7 +5,8 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from flows.executors.cluster.api import Api, ClusterError
+from flows.executors import ClusterError
+from flows.executors.cluster.api import Api
 
 WATCH_S = 240
 """Length of one watch; a dead one is noticed at its end at the latest, and polls go on meanwhile [s]."""

@@ -29,7 +29,7 @@ def describe(
     """
     image = config.images[container["image"]]
     env = environment(store, pod, container, image, config)
-    names = service_names(store, pod["metadata"]["namespace"])
+    names = service_names(store, pod)
     command = container.get("command") or list(image.entrypoint)
     argv = [_expand(part, env) for part in [*command, *(container.get("args") or [])]]
     if not argv:
@@ -122,12 +122,16 @@ def _expand(text: str, env: dict[str, str]) -> str:
     return REFERENCE.sub(replace, text)
 
 
-def service_names(store: Store, namespace: str) -> re.Pattern[str] | None:
+def service_names(store: Store, pod: Object) -> re.Pattern[str] | None:
     """A pattern of every DNS name that would lead to a Service.
 
     Qualified names match anywhere; a bare name matches only where it is a host: after // or @, or before a port.
+    The pod's own headless Service counts as there: a cluster looks names up when they are used, and not at the start.
     """
     alternatives = []
+    namespace = pod["metadata"]["namespace"]
+    if subdomain := pod["spec"].get("subdomain"):
+        alternatives.append(rf"(?<![\w.-])[a-z0-9-]+\.{re.escape(subdomain)}(?![\w-]|\.\w)")
     for service in store.each("services"):
         name, space = (re.escape(service["metadata"][key]) for key in ("name", "namespace"))
         qualified = rf"(?:[a-z0-9-]+\.)?{name}\.{space}(?:\.svc(?:\.cluster\.local)?)?"

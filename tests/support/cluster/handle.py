@@ -71,7 +71,7 @@ class Handle:
     def account_token(self, account: str, namespace: str = "afm") -> str:
         """Ask for a token of a service account."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-        answer = self._post(path, {"kind": "TokenRequest", "spec": {}})
+        answer = self.post(path, {"kind": "TokenRequest", "spec": {}})
         return str(answer["status"]["token"])
 
     def freeze(self, seconds: float) -> None:
@@ -146,7 +146,7 @@ class Handle:
         """Make a PersistentVolumeClaim that is bound to a folder of this machine."""
         modes, size = ["ReadWriteMany"], {"storage": "1Ti"}
         name = f"{namespace}-{claim}"
-        self._post(
+        self.post(
             "/api/v1/persistentvolumes",
             {
                 "metadata": {"name": name},
@@ -158,7 +158,7 @@ class Handle:
                 },
             },
         )
-        self._post(
+        self.post(
             f"/api/v1/namespaces/{namespace}/persistentvolumeclaims",
             {
                 "metadata": {"name": claim},
@@ -172,12 +172,28 @@ class Handle:
 
     def service_account(self, name: str, *, namespace: str = "afm") -> None:
         """Make a ServiceAccount: pods that name one that is missing are refused."""
-        self._post(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
+        self.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Create an object as the administrator."""
+        return self._request("POST", path, body)
+
+    def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Merge into an object as the administrator."""
+        return self._request("PATCH", path, body, "application/merge-patch+json")
+
+    def delete(self, path: str) -> None:
+        """Delete an object as the administrator."""
+        self._request("DELETE", path, {})
+
+    def _request(
+        self, method: str, path: str, body: dict[str, Any], kind: str = "application/json"
+    ) -> dict[str, Any]:
         token = self.order("token", name=ADMIN)
-        headers = {"Authorization": f"Bearer {token}"}
-        answer = httpx.post(f"{self.url}{path}", json=body, headers=headers, timeout=30)
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
+        answer = httpx.request(
+            method, f"{self.url}{path}", content=json.dumps(body), headers=headers, timeout=30
+        )
         if answer.is_error:
             raise ValueError(f"{path}: {answer.text}")
         return dict(answer.json())

@@ -21,7 +21,10 @@ from tests.support.cluster.store import Object, Store, hidden, visible
 from tests.support.cluster.validation import validate_job_update
 from tests.support.cluster.watch import Watcher
 
-VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.0+double", "platform": "linux/amd64"}
+VERSION = {
+    **{"major": "1", "minor": "36", "gitVersion": "v1.36.0+double", "platform": "linux/amd64"},
+    **dict.fromkeys(("buildDate", "compiler", "gitCommit", "gitTreeState", "goVersion"), ""),
+}
 MAX_BODY = 3 * 2**20
 READ_ONLY_METADATA = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -60,7 +63,7 @@ class ApiServer:
             return web.json_response(error.body(), status=error.code)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        if request.path in FREE:
+        if request.path.rstrip("/") in FREE:
             return web.json_response(VERSION)
         user = self._users.who(request.headers.get("Authorization", ""))
         if request.path == REVIEW:

@@ -20,7 +20,7 @@ from typing import Any
 PR_SET_CHILD_SUBREAPER = 36
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICK_S = 0.05
-MEMORY_CHECK_S = 0.2
+MEMORY_CHECK_S = 0.5
 LINE_BYTES = 16384
 DRAIN_S = 2.0
 

@@ -1,0 +1,124 @@
+"""Following one Job to its end: output, waiting reasons, deadlines, verdict.
+
+Status polls are the truth, a watch only wakes the loop: a quiet watch can be dead.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from flows.executors import Job, Outcome, OutcomeKind
+from flows.executors.cluster.jobs import Jobs
+from flows.executors.cluster.logs import LogFiles, PodLog, wait_for_all
+from flows.executors.cluster.manifest import job_name
+from flows.executors.cluster.settings import Settings
+from flows.executors.cluster.verdict import (
+    Waiting,
+    has_started,
+    is_finished,
+    lost_since,
+    outcome_of,
+    rank_of,
+    waiting_for,
+    waiting_since,
+)
+from flows.executors.cluster.watch import Bell
+from flows.executors.echo import Echo, tail
+
+TICK_S = 0.2
+"""How often the caller's `tick` runs and the log is passed on [s]."""
+LOG_TIMEOUT_S = 30.0
+"""How long the rest of the output may take to arrive after a Job's end [s]."""
+
+Object = dict[str, Any]
+
+
+class Follower:
+    """One Job, from now until it has ended or cannot start."""
+
+    def __init__(
+        self,
+        job: Job,
+        jobs: Jobs,
+        settings: Settings,
+        *,
+        fresh: bool,
+        tick: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """Follow the Job of `job`; `fresh` if nothing of its output has been shown before."""
+        self._job, self._jobs, self._settings = job, jobs, settings
+        self._name, self._tick, self._say = job_name(job), tick, say
+        self._files = LogFiles(job.log)
+        self._echo = Echo(job.log, from_start=fresh)
+        self._logs: dict[str, PodLog] = {}
+        self._told: set[str] = set()
+
+    def follow(self) -> Outcome | None:
+        """Return how it ended; None where the Job is gone and only its exit code can tell."""
+        with Bell(self._jobs.api, [self._jobs.path, self._jobs.core("pods")], self._name) as bell:
+            while True:
+                found = self._jobs.find(self._name)
+                if found is None:
+                    self._drain()
+                    return None
+                pods = self._jobs.pods(self._name)
+                self._follow_logs(pods)
+                if is_finished(found):
+                    self._drain()
+                    return outcome_of(found, self._jobs.pods(self._name), tail(self._job.log))
+                hopeless = self._hopeless(found, pods)
+                if hopeless is not None:
+                    return hopeless
+                self._idle(bell)
+
+    def _idle(self, bell: Bell) -> None:
+        deadline = time.monotonic() + self._settings.poll_s
+        while not bell.rang() and time.monotonic() < deadline:
+            self._echo.step()
+            self._tick()
+            time.sleep(TICK_S)
+
+    def _follow_logs(self, pods: list[Object]) -> None:
+        for pod in pods:
+            name = pod["metadata"]["name"]
+            if name not in self._logs and has_started(pod):
+                path = f"{self._jobs.core('pods')}/{name}"
+                self._logs[name] = PodLog(self._jobs.api, path, self._files.of(rank_of(pod)))
+                self._logs[name].start()
+
+    def _drain(self) -> None:
+        if not wait_for_all(list(self._logs.values()), LOG_TIMEOUT_S, self._tick):
+            self._say("the end of the output has not arrived")
+        for log in self._logs.values():
+            log.abandon()
+        self._echo.step()
+
+    def _hopeless(self, found: Object, pods: list[Object]) -> Outcome | None:
+        """Tell why a Job does not run, and give up after the pending deadline."""
+        lost = lost_since(pods, time.time())
+        since = waiting_since(found, pods) if lost is None else lost
+        if since is None:
+            return None
+        why = self._why(pods) if lost is None else _LOST
+        if why is not None and why.reason not in self._told:
+            self._told.add(why.reason)
+            self._say(f"waiting: {why.kind}: {why.reason}")
+        if time.time() - since <= self._settings.pending_deadline_s:
+            return None
+        if lost is None:
+            self._jobs.delete(self._name, self._settings.profile(self._job.stage).grace_s)
+        why = why or _SILENT
+        return Outcome(kind=why.kind, reason=why.reason)
+
+    def _why(self, pods: list[Object]) -> Waiting | None:
+        names = [self._name, *(pod["metadata"]["name"] for pod in pods if not has_started(pod))]
+        return waiting_for(pods, [event for name in names for event in self._jobs.events(name)])
+
+
+_SILENT = Waiting(kind=OutcomeKind.UNSCHEDULABLE, reason="no pod started, and nothing tells why")
+_LOST = Waiting(
+    kind=OutcomeKind.EVICTED,
+    reason="the node of the pod is lost, and the Job waits for it; when the machine is surely off, "
+    "`kubectl delete pod --force` lets the Job go on elsewhere",
+)

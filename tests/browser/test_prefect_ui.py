@@ -1,0 +1,145 @@
+"""The Prefect page in headless Chromium, against a real server and worker: fill the form, run, see it end; cancel."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+from tests.support.prefect_world import PrefectWorld, prefect_world
+from tests.support.processes import assert_nothing_is_left, playing, wait_until
+
+pytestmark = [pytest.mark.browser, pytest.mark.e2e]
+
+PATIENCE_S = 60.0
+
+
+class Page:
+    """What a person does with the page."""
+
+    def __init__(self, browser: webdriver.Chrome, address: str) -> None:
+        """Look at the server's page."""
+        self.browser = browser
+        self.address = address
+
+    def open(self, path: str) -> None:
+        self.browser.get(f"{self.address}{path}")
+
+    def find(self, xpath: str) -> WebElement:
+        """Wait for an element that can be seen."""
+
+        def seen(browser: webdriver.Chrome) -> WebElement | None:
+            found = [one for one in browser.find_elements(By.XPATH, xpath) if one.is_displayed()]
+            return found[0] if found else None
+
+        return WebDriverWait(self.browser, PATIENCE_S, 0.2).until(
+            seen, f"no {xpath}; the page says: {self.text()[:2000]}"
+        )
+
+    def click(self, xpath: str) -> None:
+        element = self.find(xpath)
+        self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+        element.click()
+
+    def button(self, label: str) -> None:
+        self.click(f"//button[normalize-space()='{label}']")
+
+    def text(self) -> str:
+        return self.browser.find_element(By.TAG_NAME, "body").text
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    driver = shutil.which("chromedriver")
+    if driver is None:
+        pytest.skip("no chromedriver: install the packages chromium and chromium-driver")
+    options = webdriver.ChromeOptions()
+    for flag in (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--window-size=1400,1800",
+        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
+    ):
+        options.add_argument(flag)
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture(scope="module")
+def world(
+    chromium: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PrefectWorld]:
+    with prefect_world(tmp_path_factory.mktemp("prefect")) as made:
+        yield made
+
+
+@pytest.fixture
+def page(chromium: webdriver.Chrome, world: PrefectWorld) -> Page:
+    return Page(chromium, world.page)
+
+
+def choose(page: Page, label: str, *names: str) -> None:
+    """Click on options of a drop-down: in a list of several, that takes them out or in."""
+    field = f"//label[normalize-space()='{label} (Optional)']"
+    page.click(f"{field}/following::*[contains(@class, 'p-select-button')][1]")
+    for name in names:
+        page.click(f"//*[contains(@class, 'p-select-option') and normalize-space()='{name}']")
+    page.click("//*[normalize-space()='Parameters']")
+
+
+def submit(page: Page, world: PrefectWorld) -> str:
+    """Send the form off; the id of the flow run that it makes."""
+    before = {one["id"] for one in world.ask("/flow_runs/filter", {})}
+    page.button("Submit")
+
+    def made() -> list[str]:
+        runs = world.ask("/flow_runs/filter", {})
+        return [one["id"] for one in runs if one["id"] not in before]
+
+    wait_until(made, PATIENCE_S)
+    return made()[0]
+
+
+def deployment_path(world: PrefectWorld, name: str) -> str:
+    return f"/deployments/deployment/{world.ask(f'/deployments/name/{name}')['id']}"
+
+
+def test_a_run_from_the_form_completes(page: Page, world: PrefectWorld) -> None:
+    page.open(deployment_path(world, "distill/distill"))
+    page.button("Run")
+    page.click("//*[normalize-space()='Custom run' or normalize-space()='Custom Run']")
+    choose(page, "agents", "web")
+    choose(page, "stages", "base", "rollout", "filter", "sft")
+    run = submit(page, world)
+    given = world.run(run)["parameters"]
+    assert (given["agents"], given["stages"]) == (["mhqa"], ["prepare"])
+    assert given["executor"] == "local"
+    assert world.finish(run)["type"] == "COMPLETED"
+    page.open(f"/runs/flow-run/{run}")
+    page.find("//*[normalize-space()='Completed']")
+    page.click("//*[normalize-space()='Artifacts']")
+    page.find("//*[normalize-space()='plan']")
+
+
+def test_cancelling_on_the_page_leaves_no_process(page: Page, world: PrefectWorld) -> None:
+    world.toy.source("mhqa", "slow 120")
+    run = world.start("distill/distill", agents=["mhqa"])
+    wait_until(lambda: playing(world.toy.root, "stage"), 90)
+    page.open(f"/runs/flow-run/{run}")
+    page.find("//*[normalize-space()='Running']")
+    page.click("(//button[contains(@class, 'p-icon-button-menu')])[1]")
+    page.click("//*[normalize-space()='Cancel']")
+    page.click("//*[contains(@class, 'p-modal')]//button[normalize-space()='Cancel Run']")
+    assert world.wait(run, "CANCELLED", "CRASHED", "FAILED")["type"] == "CANCELLED"
+    assert_nothing_is_left(world.toy.root, timeout_s=30)
+    page.find("//*[normalize-space()='Cancelled']")
