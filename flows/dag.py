@@ -78,7 +78,8 @@ def read_plan(root: Path, targets: Sequence[str] = ()) -> Plan:
     from dvc.repo import Repo
 
     try:
-        with Repo(str(root)) as repo:
+        # Without waiting, a cell that another run has at work makes DVC refuse to look.
+        with Repo(str(root), _wait_for_lock=True) as repo:
             graph = repo.index.graph
             upstream = {
                 _cell(node.addressing): tuple(

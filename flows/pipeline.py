@@ -31,6 +31,8 @@ from flows.selection import Selection
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
+MANY_STAGES = 4
+"""So many are counted in a run's name, not listed."""
 BAD_INPUT = "BadInput"
 """Name of the state of a flow run that never began, because of something the user can mend."""
 
@@ -44,9 +46,12 @@ Result = dict[str, str] | State[dict[str, str]]
 def run_name() -> str:
     """Name a flow run by what it brings up to date, and by its own first digits."""
     given = flow_run.parameters
-    axes = ("targets", "stages", "agents", "scales")
-    words = [word for name in axes for word in given.get(name) or ()]
-    return f"{' '.join(map(str, words)) or 'everything'} {str(flow_run.id)[:8]}"
+    words = [
+        str(word) for name in ("targets", "agents", "scales") for word in given.get(name) or ()
+    ]
+    stages = [str(stage) for stage in given.get("stages") or ()]
+    words += stages if len(stages) < MANY_STAGES else [f"{len(stages)} stages"]
+    return f"{' '.join(words) or 'everything'} {str(flow_run.id)[:8]}"
 
 
 def end_jobs(_flow: "Flow[..., Any]", run: FlowRun, _state: State[Any]) -> None:

@@ -182,8 +182,9 @@ class Rank:
             return EXIT_AGAIN
         if not self._is_first or left.code in PASSING:
             return EXIT_PEER
-        # Of two reasons rank 0's own comes first, unless it is only that it was told to end.
-        return left.code if code in (0, *PASSING) else code
+        # Of two reasons rank 0's own comes first, unless it was told to end or the other is what a user can mend:
+        # a part that is ended in the middle of starting crashes, and says 1.
+        return left.code if code in (0, *PASSING) or left.code == EXIT_USER_ERROR else code
 
     @property
     def _is_first(self) -> bool:

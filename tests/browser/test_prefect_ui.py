@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import WebDriverWait
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from tests.support.prefect_world import PrefectWorld, prefect_world
 from tests.support.processes import assert_nothing_is_left, playing, wait_until
@@ -35,9 +36,10 @@ class Page:
             found = [one for one in browser.find_elements(By.XPATH, xpath) if one.is_displayed()]
             return found[0] if found else None
 
-        return WebDriverWait(self.browser, PATIENCE_S, 0.2).until(
-            seen, f"no {xpath}; the page says: {self.text()[:2000]}"
-        )
+        try:
+            return WebDriverWait(self.browser, PATIENCE_S, 0.2).until(seen)
+        except TimeoutException:
+            raise AssertionError(f"no {xpath} on the page: {self.text()[:3000]}") from None
 
     def click(self, xpath: str) -> None:
         element = self.find(xpath)
@@ -87,13 +89,13 @@ def page(chromium: webdriver.Chrome, world: PrefectWorld) -> Page:
     return Page(chromium, world.page)
 
 
-def choose(page: Page, label: str, *names: str) -> None:
-    """Click on options of a drop-down: in a list of several, that takes them out or in."""
+def leave_out(page: Page, label: str, *names: str) -> None:
+    """Take names out of a list of the form."""
     field = f"//label[normalize-space()='{label} (Optional)']"
-    page.click(f"{field}/following::*[contains(@class, 'p-select-button')][1]")
+    page.find(field)
+    lists = page.browser.find_elements(By.XPATH, f"{field}/following::select[@multiple][1]")
     for name in names:
-        page.click(f"//*[contains(@class, 'p-select-option') and normalize-space()='{name}']")
-    page.click("//*[normalize-space()='Parameters']")
+        Select(lists[0]).deselect_by_value(name)
 
 
 def submit(page: Page, world: PrefectWorld) -> str:
@@ -116,9 +118,9 @@ def deployment_path(world: PrefectWorld, name: str) -> str:
 def test_a_run_from_the_form_completes(page: Page, world: PrefectWorld) -> None:
     page.open(deployment_path(world, "distill/distill"))
     page.button("Run")
-    page.click("//*[normalize-space()='Custom run' or normalize-space()='Custom Run']")
-    choose(page, "agents", "web")
-    choose(page, "stages", "base", "rollout", "filter", "sft")
+    page.click("//*[normalize-space()='Custom run']")
+    leave_out(page, "agents", "web")
+    leave_out(page, "stages", "base", "rollout", "filter", "sft")
     run = submit(page, world)
     given = world.run(run)["parameters"]
     assert (given["agents"], given["stages"]) == (["mhqa"], ["prepare"])
@@ -136,9 +138,9 @@ def test_cancelling_on_the_page_leaves_no_process(page: Page, world: PrefectWorl
     wait_until(lambda: playing(world.toy.root, "stage"), 90)
     page.open(f"/runs/flow-run/{run}")
     page.find("//*[normalize-space()='Running']")
-    page.click("(//button[contains(@class, 'p-icon-button-menu')])[1]")
+    page.click("(//*[contains(@class, 'p-icon-button-menu')]//button)[1]")
     page.click("//*[normalize-space()='Cancel']")
-    page.click("//*[contains(@class, 'p-modal')]//button[normalize-space()='Cancel Run']")
+    page.button("Confirm")
     assert world.wait(run, "CANCELLED", "CRASHED", "FAILED")["type"] == "CANCELLED"
     assert_nothing_is_left(world.toy.root, timeout_s=30)
     page.find("//*[normalize-space()='Cancelled']")

@@ -90,6 +90,7 @@ def test_with_room_for_one_rank_the_job_leaves_its_place_and_fails_in_the_end(to
     assert toy.running() == {}
 
 
+@pytest.mark.soak
 def test_two_jobs_with_one_place_each_do_not_block_each_other(toy: RankToy) -> None:
     toy.configure(barrier_deadline_s=5, backoff_limit=30)
     toy.cluster.taint("node-1", "busy", "NoSchedule")

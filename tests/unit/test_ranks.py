@@ -17,7 +17,7 @@ import pytest
 from afm.errors import UserError
 from stages import _ranks
 from stages._gang import Absent, Gang, Place
-from stages._parts import Part, TorchPart
+from stages._parts import Part, TorchPart, _tree
 from stages._ranks import Rank, Spec, read_spec
 
 WAIT = "trap 'exit 143' TERM; sleep 60 & wait"
@@ -37,7 +37,7 @@ class ShellPart(Part):
         self.pids.append(process.pid)
 
     def targets(self) -> list[psutil.Process]:
-        return [psutil.Process(one.pid) for one in self.processes if one.returncode is None]
+        return [found for one in self.processes for found in _tree(one)[:1]]
 
 
 class World:
