@@ -34,10 +34,16 @@ PASSING = (OutcomeKind.EVICTED, OutcomeKind.QUOTA, OutcomeKind.UNSCHEDULABLE, UN
 LIMITS = {"local": 1}
 """Cells at once by tag where the server has no such limit: two stages on one laptop only slow each other down."""
 
-logging.getLogger("prefect.task_runs").addFilter(
-    # The state that follows says the same, without the traceback of an exception that there was not.
-    lambda record: not record.getMessage().startswith("Task run failed with state")
-)
+TRACEBACKS = ("Task run failed with state", "Engine execution exited with unexpected exception")
+"""Messages with the traceback of an exception that there was not; the state beside them says the same."""
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(TRACEBACKS)
+
+
+for _logger in ("prefect.task_runs", "prefect.flow_runs"):
+    logging.getLogger(_logger).addFilter(_is_news)
 
 
 def _may_pass(_task: "Task[..., Any]", _run: TaskRun, state: State[Any]) -> bool:
@@ -169,7 +175,7 @@ class CellRuns:
 
     def _begin(self, cell: Cell) -> None:
         self._schedule.begin(cell)
-        tagged = run_stage.with_options(tags={f"stage:{cell.module}", *self._tags(cell)})
+        tagged = run_stage.with_options(tags=self._tags(cell))
         future = tagged.submit(
             cell.name,
             root=str(self._work.root),
@@ -180,6 +186,7 @@ class CellRuns:
         future.add_done_callback(lambda done: self._ended.put((cell.name, done)))
 
     def _tags(self, cell: Cell) -> frozenset[str]:
+        """Return what can have a limit, and no more: Prefect starts a client of its own for each new set of tags."""
         return frozenset({self._executor, *(["gpu"] if cell.name in self._work.needs else [])})
 
     def _settle(self, name: str, future: "PrefectFuture[Any]") -> None:

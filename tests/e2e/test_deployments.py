@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.prefect_world import PrefectWorld, prefect_world
 from tests.support.processes import assert_nothing_is_left, playing, wait_until
+from tests.support.toy import REPO
 
 pytestmark = pytest.mark.e2e
 
@@ -141,3 +142,14 @@ def test_cancelling_leaves_no_process(world: PrefectWorld) -> None:
     assert world.wait(run, "CANCELLED", "CRASHED", "FAILED")["type"] == "CANCELLED"
     assert_nothing_of_the_run_is_left(world)
     world.toy.source("mhqa", "hello")
+
+
+def test_the_server_takes_the_automations(world: PrefectWorld) -> None:
+    path = REPO / "docs" / "how-to" / "automations.yaml"
+    code, output = world.toy.run(
+        *(str(world.toy.python), "-m", "prefect", "automation", "create", "--from-file", str(path))
+    )
+    assert code == 0, output
+    found = world.ask("/automations/filter", {})
+    assert {one["name"] for one in found} == {"afm-failed", "afm-stuck"}
+    assert all(one["enabled"] for one in found)

@@ -145,7 +145,7 @@ def test_a_deadline_ends_the_job_and_keeps_its_output(toy: ClusterToy) -> None:
     assert "row 0" in output
 
 
-@pytest.mark.parametrize("how", ["evict", "preempt"])
+@pytest.mark.parametrize("how", ["evict", pytest.param("preempt", marks=pytest.mark.soak)])
 def test_a_disruption_does_not_count_and_the_stage_goes_on(toy: ClusterToy, how: str) -> None:
     toy.configure(pace=0.7, backoff_limit=0)
     process = toy.submit()
@@ -161,13 +161,12 @@ def test_a_disruption_does_not_count_and_the_stage_goes_on(toy: ClusterToy, how:
 @pytest.mark.parametrize(
     "fault",
     [
-        lambda cluster: cluster.outage(6),
-        lambda cluster: cluster.freeze(6),
-        lambda cluster: cluster.expire_watches(),
-        lambda cluster: cluster.stale_watches(30),
-        lambda cluster: cluster.break_logs(),
+        pytest.param(lambda cluster: cluster.outage(6), id="outage"),
+        pytest.param(lambda cluster: cluster.freeze(6), id="frozen", marks=pytest.mark.soak),
+        pytest.param(lambda cluster: cluster.expire_watches(), id="410"),
+        pytest.param(lambda cluster: cluster.stale_watches(30), id="stale", marks=pytest.mark.soak),
+        pytest.param(lambda cluster: cluster.break_logs(), id="broken log"),
     ],
-    ids=["outage", "frozen", "410", "stale", "broken log"],
 )
 def test_a_fault_of_the_api_loses_nothing(
     toy: ClusterToy, fault: Callable[[Cluster], object]

@@ -77,6 +77,7 @@ def test_bad_input_fails_at_once_whichever_rank_finds_it(toy: RankToy) -> None:
     assert len(toy.pods()) == 2
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("places", [1], indirect=True)
 def test_with_room_for_one_rank_the_job_leaves_its_place_and_fails_in_the_end(toy: RankToy) -> None:
     toy.configure(barrier_deadline_s=2, backoff_limit=1)
@@ -134,6 +135,7 @@ def test_a_rank_whose_process_is_killed_ends_the_others(toy: RankToy) -> None:
     assert toy.running() == {}
 
 
+@pytest.mark.soak
 def test_an_evicted_rank_counts_for_nobody_and_all_go_on(toy: RankToy) -> None:
     toy.configure(pace=1.0, backoff_limit=0)
     process = toy.submit(*toy.words())

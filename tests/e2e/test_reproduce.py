@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2700)]
 TABLE = REPO / "benchmarks" / "results" / "reproduce.txt"
 HISTORY = ("dvc.lock", "data", ".dvc/cache", ".dvc/tmp", ".lineage", ".scratch", "mlflow.db")
 """What a run leaves in a checkout, but for its results."""
-OF_THE_RUN = ("mlflow.parentRunId", "mlflow.user", "afm.git_dirty")
+OF_THE_RUN = ("mlflow.parentRunId", "mlflow.user", "afm.git_dirty", "afm.executor")
 """Tags that tell by whom and amid what a cell was run, not from what it was made."""
 
 

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +145,17 @@ class PrefectWorld:
         data = None if body is None else json.dumps(body).encode()
         head = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.api}{path}", data, head)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)
+        for _ in range(10):
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as error:
+                if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                    raise
+                time.sleep(
+                    0.5
+                )  # its database is locked for a moment; Prefect's own client asks again too
+        raise AssertionError(f"{path}: the server is unavailable")
 
     def start(self, deployment: str, **parameters: Any) -> str:
         """Create a flow run as a client would; its id."""
