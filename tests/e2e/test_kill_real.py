@@ -13,7 +13,7 @@ from tests.support.flow_runs import assert_tidy, finish, outs, shared_server, st
 from tests.support.processes import assert_only_the_job_is_left, end_everything
 from tests.support.toy import REPO
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(5400)]
 
 REAL = SMOKE | {"prepare.counts.mhqa": "{sft: 60, rl: 20, eval: 20}", "select.num_queries": "8"}
 TARGET = "sft@mhqa-smoke"
