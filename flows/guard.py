@@ -50,6 +50,7 @@ class Guard:
             The command's exit code; 128 + n where signal n ended it.
         """
         while self._child.poll() is None and not self._must_end():
+            self._reap()
             self._pass_interrupts_on()
             time.sleep(POLL_S)
         if self._interrupts:
@@ -91,12 +92,13 @@ class Guard:
         return True
 
     def _reap(self) -> None:
-        """Collect orphans: as the sub-reaper this process is their parent, and a zombie counts as a group member."""
-        if self._child.poll() is None:
-            return
+        """Collect orphans: as the sub-reaper this process is their parent, and others wait for them to be gone."""
         with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if ended.si_pid == self._child.pid:
+                    self._child.poll()
+                else:
+                    os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def _prepare_child() -> None:

@@ -2,10 +2,12 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Sequence
 
 import psutil
 
+POLL_S = 0.05
 MARK_VARIABLE = "AFM_JOB"
 """In the environment of every process of a job: it survives new sessions and the death of parents, a group does not."""
 STAGE_GRACE_S = 20.0
@@ -62,13 +64,32 @@ def _end(processes: Sequence[psutil.Process], grace_s: float) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
     try:
-        _, alive = psutil.wait_procs(processes, grace_s)
+        alive = _wait(processes, grace_s)
     except KeyboardInterrupt:
         alive = list(processes)  # a second Ctrl-C: no more grace
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(alive, HELPER_GRACE_S)
+    _wait(alive, HELPER_GRACE_S)
+
+
+def _wait(processes: Sequence[psutil.Process], grace_s: float) -> list[psutil.Process]:
+    """Wait until processes have ended; returns those that have not.
+
+    One that has ended may stay a zombie: its parent is not always us, and not always one that collects it.
+    """
+    deadline = time.monotonic() + grace_s
+    while alive := [one for one in processes if _runs(one)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(POLL_S)
+    return alive
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def ancestors() -> Iterator[psutil.Process]:

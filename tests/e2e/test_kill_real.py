@@ -1,7 +1,6 @@
 """Real stages under the flow, killed at random moments: the same hashes as an undisturbed run, and nothing left."""
 
 import random
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 from flows.copies import SMOKE, make_copy
 from flows.dag import read_lock
-from tests.support.flow_runs import assert_tidy, finish, outs, shared_server, start, strike
+from tests.support.flow_runs import assert_tidy, finish, forget, outs, shared_server, start, strike
 from tests.support.processes import assert_only_the_job_is_left, end_everything
 from tests.support.toy import REPO
 
@@ -91,11 +90,7 @@ def test_soak_any_part_at_any_moment(disturbed: Path, calm: Callable[[], dict[st
             num_finished += 1
             assert_tidy(disturbed)
             assert outs(disturbed) == expected
-            subprocess.run(
-                ["sh", "-c", "rm -rf data .results .scratch dvc.lock .dvc/cache"],
-                cwd=disturbed,
-                check=True,
-            )
+            forget(disturbed)
     finish(start(disturbed, {}, "flows.cli", "run", TARGET))
     assert_tidy(disturbed)
     assert outs(disturbed) == expected
@@ -111,7 +106,8 @@ def test_soak_the_whole_graph(
     chance = random.Random(seed)
     expected = calm()
     for _ in range(6):
-        storm(disturbed, [], chance, 120)
+        if storm(disturbed, [], chance, 120):
+            forget(disturbed)
     finish(start(disturbed, {}, "flows.cli", "run"), timeout=3000)
     assert_tidy(disturbed)
     assert len(read_lock(disturbed)) == NUM_CELLS

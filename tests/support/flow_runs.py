@@ -1,6 +1,8 @@
 """Runs of the flow in a checkout that are killed, and what they must leave."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -35,7 +37,16 @@ def assert_tidy(root: Path) -> None:
     assert_nothing_is_left(root)
     assert list((root / "data").rglob(".*.new")) == []
     assert list((root / ".results").glob("*.partial")) == []
-    assert (root / ".dvc" / "tmp" / "rwlock").read_text() == "{}"
+    locks = json.loads((root / ".dvc" / "tmp" / "rwlock").read_text())
+    assert not any(locks.values()), locks
+
+
+def forget(root: Path) -> None:
+    """Remove all that has been made, so that the next run begins from nothing."""
+    for name in ("data", ".results", ".scratch", ".dvc/cache"):
+        subprocess.run(["chmod", "-R", "u+w", root / name], check=True)
+        shutil.rmtree(root / name)
+    (root / "dvc.lock").unlink()
 
 
 def start(root: Path, server: Mapping[str, str], *words: str) -> "subprocess.Popen[str]":

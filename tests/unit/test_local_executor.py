@@ -1,6 +1,7 @@
 """The local executor: who is alive, what a job's processes are, how an end is read."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -74,10 +75,11 @@ def test_a_process_that_hides_its_mark_is_found_by_its_session(mark: str) -> Non
     )
     parent = child(mark, code, start_new_session=True)
     assert parent.stdout is not None
-    hidden = int(parent.stdout.readline())
-    assert {process.pid for process in members(mark)} == {parent.pid, hidden}
+    hidden = psutil.Process(int(parent.stdout.readline()))
+    began = hidden.create_time()
+    assert {process.pid for process in members(mark)} == {parent.pid, hidden.pid}
     assert end_members(mark) == 2
-    assert not psutil.pid_exists(hidden)
+    assert not is_alive(hidden.pid, began)
 
 
 def test_a_process_that_ignores_sigterm_is_killed(
@@ -88,7 +90,7 @@ def test_a_process_that_ignores_sigterm_is_killed(
     assert stubborn.stdout is not None
     stubborn.stdout.readline()
     end_members(mark)
-    assert not psutil.pid_exists(stubborn.pid)
+    assert stubborn.wait(5) == -signal.SIGKILL
 
 
 def test_the_stage_is_ended_before_its_helpers(mark: str, tmp_path: Path) -> None:
