@@ -2,6 +2,7 @@
 .PHONY: help envs demo smoke test test-cluster check soak bench base-model images manifests
 
 PYTHON := .venv/bin/python
+WORKERS := 2
 AFM := $(PYTHON) -m flows.cli
 
 help: ## this list
@@ -16,8 +17,8 @@ demo: envs ## the whole pipeline at scale tiny, through Prefect, DVC and MLflow
 smoke: envs ## the same graph at scale smoke, in a checkout of its own under build/
 	@$(AFM) smoke
 
-test: envs ## every test that this machine can run (ARGS for pytest)
-	@$(PYTHON) -m pytest -m "not soak" $(ARGS)
+test: envs ## every test that this machine can run (ARGS for pytest; WORKERS=1 one after the other)
+	@$(PYTHON) -m pytest -m "not soak" -n $(WORKERS) --dist loadgroup $(ARGS)
 
 # Without KUBECONFIG the double stands in, and the output says so. AFM_TEST_IMAGE: any image with `python` on its PATH.
 test-cluster: envs ## how a cluster behaves, against the one of KUBECONFIG=... (ARGS for pytest)
@@ -34,7 +35,7 @@ soak: envs ## tests that run for hours
 	@$(PYTHON) -m pytest -m soak $(ARGS)
 
 bench: envs ## performance measurements; print ratios
-	@for script in benchmarks/*.py; do PYTHONPATH=. $(PYTHON) $$script || exit 1; done
+	@for script in benchmarks/[!_]*.py; do PYTHONPATH=. $(PYTHON) $$script || exit 1; done
 
 base-model: envs ## make models/tiny-base again, from nothing: an hour or three
 	@$(PYTHON) -m afm.training.pretrain --out models/tiny-base $(ARGS)

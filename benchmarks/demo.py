@@ -3,15 +3,14 @@
 Run it in a checkout after `make demo`. A figure that cannot be read is an error, not a pass.
 """
 
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from afm.jsonl import read_json
+from benchmarks._figures import Figure, at_least, at_most, print_figures
 from flows.dag import read_lock
 from flows.records import read_records
 
@@ -25,45 +24,6 @@ REASONS = (
     "no_reflection",
 )
 """Every reason for which the filter can drop a trajectory of the scripted teacher."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Figure:
-    """One measured figure and the bar it must clear."""
-
-    name: str
-    value: float
-    unit: str
-    baseline: float | None
-    ratio: float | None
-    target: str
-    passed: bool
-
-
-def at_least(name: str, value: float, bar: float, unit: str = "share") -> Figure:
-    """Return a figure that must be above `bar`."""
-    return Figure(
-        name=name,
-        value=value,
-        unit=unit,
-        baseline=None,
-        ratio=None,
-        target=f"> {bar}",
-        passed=value > bar,
-    )
-
-
-def at_most(name: str, value: float, bar: float, unit: str) -> Figure:
-    """Return a figure that may not exceed `bar`."""
-    return Figure(
-        name=name,
-        value=value,
-        unit=unit,
-        baseline=None,
-        ratio=None,
-        target=f"<= {bar}",
-        passed=value <= bar,
-    )
 
 
 def learning(root: Path) -> Iterator[Figure]:
@@ -111,16 +71,12 @@ def time_taken(root: Path) -> Iterator[Figure]:
     yield at_most("noop_repro", time.monotonic() - began, 5, "s")
 
 
-def main() -> None:
-    """Print the figures; exit 1 where one misses its bar."""
-    root = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
-    figures = [*learning(root), *data(root), *time_taken(root)]
-    for figure in figures:
-        row = asdict(figure)
-        row["pass"] = row.pop("passed")
-        print(json.dumps(row))
-    sys.exit(not all(figure.passed for figure in figures))
+def figures(root: Path) -> Iterator[Figure]:
+    """Yield every figure."""
+    yield from learning(root)
+    yield from data(root)
+    yield from time_taken(root)
 
 
 if __name__ == "__main__":
-    main()
+    print_figures(figures(Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()))

@@ -4,7 +4,6 @@ Run it in a checkout where everything is up to date, after `make demo` for insta
 per stage is that of cells whose dvc process does nothing, in a real flow on a real server, against the bare processes.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -12,10 +11,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.demo import Figure, at_most
+from benchmarks._figures import Figure, at_most, print_figures
 from flows.dag import Cell, Plan
 from flows.guard import guarded
 from flows.planning import Work
@@ -54,7 +52,7 @@ def per_stage(root: Path) -> Figure:
     @flow(task_runner=ThreadPoolTaskRunner(max_workers=MAX_AT_ONCE))
     def idle() -> float:
         began = time.monotonic()
-        CellRuns(work, UUID(str(flow_run.id)), "local").run()
+        CellRuns(work, UUID(str(flow_run.id)), "local", None).run()
         return time.monotonic() - began
 
     idle()
@@ -113,16 +111,5 @@ def figures(root: Path) -> Iterator[Figure]:
         yield per_stage(root)
 
 
-def main() -> None:
-    """Print the figures; exit 1 where one misses its bar."""
-    missed = False
-    for figure in figures(Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()):
-        row = asdict(figure)
-        row["pass"] = row.pop("passed")
-        missed |= not figure.passed
-        print(json.dumps(row), flush=True)
-    sys.exit(missed)
-
-
 if __name__ == "__main__":
-    main()
+    print_figures(figures(Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()))

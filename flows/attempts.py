@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from afm.jsonl import read_json, write_json
 from flows.executors import Outcome, OutcomeKind
+from flows.git import LOCK
 from flows.records import Record
 from stages._stage import EXIT_FILE
 
@@ -48,7 +49,9 @@ def begin_attempt(scratch: Path, cell: str, root: Path, executor: str) -> None:
         pid=os.getpid(),
         python=platform.python_version(),
         git_commit=commit,
-        git_dirty=bool(_git(root, "status", "--porcelain", "--untracked-files=no")),
+        git_dirty=bool(
+            _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", f":!{LOCK}")
+        ),
         pipeline_run=os.environ.get("AFM_PIPELINE_RUN"),
     )
     (scratch / "facts.json").unlink(missing_ok=True)

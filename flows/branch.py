@@ -1,13 +1,13 @@
 """The branch of a run on a cluster: after each stage dvc.lock is committed there, so that every result has a commit.
 
-The run's checkout is its own; nobody else commits in it. dvc.lock itself is left as DVC wrote it, since another cell's
-dvc may be writing it: what is committed is its content with the cells sorted, so that branches of runs compare well.
+HEAD, the index and the files of the checkout stay as they are: commits are made beside them. What is committed is the
+content of dvc.lock with the cells sorted, so that branches of runs compare well.
 """
 
 import subprocess
-import threading
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,35 @@ import yaml
 
 from afm.errors import UserError
 from flows.commands._dvc import dvc
+from flows.git import LOCK, git, require_clean
 
-LOCK = "dvc.lock"
 PREFIX = "afm/"
 READ_S = 10.0
 """How long a dvc.lock that another dvc is writing may take to become whole [s]."""
-AUTHOR = ("-c", "user.name=afm", "-c", "user.email=afm@localhost")
+AUTHOR = {
+    f"GIT_{role}_{part}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for part, value in (("NAME", "afm"), ("EMAIL", "afm@localhost"))
+}
 """Who commits where git has not been told."""
 
 
 class RunBranch:
-    """The branch of one run in its checkout."""
+    """The branch of one run; one thread uses it."""
 
-    def __init__(self, root: Path, name: str) -> None:
-        """Use the branch `name` in the checkout `root`, which is on it."""
-        self._root, self.name = root, name
-        self._lock = threading.Lock()
+    def __init__(self, root: Path, name: str, *, has_remote: bool) -> None:
+        """Begin at the commit that is checked out; the branch itself begins with the first cell.
+
+        Args:
+            root: the checkout.
+            name: of the branch.
+            has_remote: whether DVC has a remote to push to by default.
+        """
+        self._root, self.name, self._has_remote = root, name, has_remote
+        self._head = git(root, ["rev-parse", "HEAD"])
+        self._author = {} if self._configured("user.email") else AUTHOR
+        self._unpushed: set[str] = set()
+        """Cells whose outputs DVC's remote may lack."""
 
     def record(self, cell: str) -> str | None:
         """Push a cell's outputs to DVC's remote and commit its entry of dvc.lock.
@@ -39,79 +52,115 @@ class RunBranch:
             The commit; None where its entry is there already.
 
         Raises:
-            UserError: a remote refuses; what was committed stays committed.
+            UserError: a remote refuses; the commit is made all the same.
         """
-        if self._has_dvc_remote():
-            dvc(self._root, "push", cell)
-        with self._lock:
-            return self._commit(cell)
+        try:
+            self._push_outputs(cell)
+        finally:
+            commit = self._commit(_whole(self._root, cell), f"{cell}: outputs of this run")
+        self._push_branch()
+        return commit
 
-    def _commit(self, cell: str) -> str | None:
-        blob = self._git("hash-object", "-w", "--stdin", stdin=_sorted(_whole(self._root, cell)))
-        self._git("update-index", "--add", "--cacheinfo", f"100644,{blob},{LOCK}")
-        if not self._git("diff", "--cached", "--name-only"):
+    def finish(self) -> str | None:
+        """Catch up with what no `record` brought: cells of an earlier run that was killed, and pushes that failed.
+
+        Returns:
+            The commit; None where there is nothing to add.
+
+        Raises:
+            UserError: a remote refuses.
+        """
+        if not (self._root / LOCK).exists():
             return None
-        author = () if self._configured("user.email") else AUTHOR
-        self._git(*author, "commit", "-q", "-m", f"{cell}: outputs of this run")
-        if self._configured("remote.origin.url"):
-            self._git("push", "-q", "origin", f"HEAD:refs/heads/{self.name}")
-        return self._git("rev-parse", "HEAD")
+        commit = self._commit(_whole(self._root, None), "outputs of this run")
+        if commit or self._unpushed:
+            self._push_outputs()
+            self._unpushed.clear()
+        self._push_branch()
+        return commit
 
-    def _has_dvc_remote(self) -> bool:
-        return bool(dvc(self._root, "remote", "list").strip())
+    def _push_outputs(self, *cells: str) -> None:
+        if self._has_remote:
+            self._unpushed |= {*cells}
+            dvc(self._root, "push", *cells)
+            self._unpushed -= {*cells}
+
+    def _push_branch(self) -> None:
+        if self._tip() and self._configured("remote.origin.url"):
+            self._git("push", "-q", "origin", f"{self._ref}:{self._ref}")
+
+    def _commit(self, lock: dict[str, Any], message: str) -> str | None:
+        tip = self._tip()
+        parents = self._parents(tip)
+        made = self._tree(parents[-1], _sorted(lock))
+        if len(parents) == 1 and made == self._git("rev-parse", f"{parents[0]}^{{tree}}"):
+            return None
+        words = [word for parent in parents for word in ("-p", parent)]
+        commit = self._git("commit-tree", made, *words, "-m", message)
+        self._git("update-ref", self._ref, commit, tip or "0" * 40)
+        return commit
+
+    @property
+    def _ref(self) -> str:
+        return f"refs/heads/{self.name}"
+
+    def _tip(self) -> str | None:
+        return self._git("for-each-ref", "--format=%(objectname)", self._ref) or None
+
+    def _parents(self, tip: str | None) -> list[str]:
+        """Return what the next commit follows: the branch, joined with HEAD where that has moved on since.
+
+        The files come from the last of them.
+        """
+        if tip is None:
+            return [self._head]
+        is_joined = self._git("merge-base", tip, self._head) == self._head
+        return [tip] if is_joined else [tip, self._head]
+
+    def _tree(self, base: str, lock: str) -> str:
+        """Write the tree of a commit with another dvc.lock."""
+        blob = self._git("hash-object", "-w", "--stdin", stdin=lock)
+        with tempfile.TemporaryDirectory() as folder:
+            index = {"GIT_INDEX_FILE": f"{folder}/index"}
+            self._git("read-tree", base, variables=index)
+            entry = f"100644,{blob},{LOCK}"
+            self._git("update-index", "--add", "--cacheinfo", entry, variables=index)
+            return self._git("write-tree", variables=index)
 
     def _configured(self, key: str) -> bool:
         done = subprocess.run(["git", "config", key], cwd=self._root, capture_output=True)
         return done.returncode == 0
 
-    def _git(self, *words: str, stdin: str | None = None) -> str:
-        return git(self._root, words, stdin)
+    def _git(
+        self, *words: str, stdin: str | None = None, variables: Mapping[str, str] | None = None
+    ) -> str:
+        return git(self._root, words, stdin, {**self._author, **(variables or {})})
 
 
 def open_branch(root: Path, run: str) -> RunBranch:
-    """Put a clean checkout onto the branch of a run, new or continued.
+    """Return the branch of a run, new or continued, of a clean checkout.
 
     Raises:
-        UserError: tracked files differ from the commit: a result must be made from what a commit holds.
+        UserError: files differ from the commit: a result must be made from what a commit holds.
     """
-    name = PREFIX + run
-    changed = [line[3:] for line in git(root, ["status", "--porcelain"]).splitlines()]
-    dirty = [path for path in changed if path != LOCK]
-    if dirty:
-        raise UserError(
-            f"the tree differs from its commit: {', '.join(sorted(dirty)[:10])}; commit and run the new revision, "
-            "since on a cluster every result must lead back to a commit"
-        )
-    if git(root, ["branch", "--show-current"]) != name:
-        exists = git(root, ["branch", "--list", name])
-        git(root, ["switch", "-q", *([] if exists else ["-c"]), name])
-    return RunBranch(root, name)
+    require_clean(root)
+    has_remote = "core.remote=" in dvc(root, "config", "--list")
+    return RunBranch(root, PREFIX + run, has_remote=has_remote)
 
 
-def git(root: Path, words: Sequence[str], stdin: str | None = None) -> str:
-    """Run git and return what it prints, without white space at the end.
-
-    Raises:
-        UserError: it failed; quotes its message.
-    """
-    done = subprocess.run(["git", *words], cwd=root, input=stdin, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise UserError(f"git {' '.join(words)} failed: {done.stderr.strip()}")
-    return done.stdout.rstrip()
-
-
-def _whole(root: Path, cell: str) -> dict[str, Any]:
-    """Read dvc.lock; another dvc may be in the middle of writing it."""
+def _whole(root: Path, cell: str | None) -> dict[str, Any]:
+    """Read dvc.lock with the entry of a cell; another dvc may be in the middle of writing it."""
     deadline = time.monotonic() + READ_S
     while True:
         try:
             tree = yaml.safe_load((root / LOCK).read_text(encoding="utf-8"))
-            if cell in tree["stages"]:
-                return dict(tree)
+            if cell is None or cell in tree["stages"]:
+                return {**tree, "stages": dict(tree["stages"])}
         except (OSError, yaml.YAMLError, TypeError, KeyError):
             pass
         if time.monotonic() > deadline:
-            raise UserError(f"{root / LOCK} has no entry of {cell}; run `dvc repro {cell}` again")
+            lacks = f"no entry of {cell}" if cell else "no cells"
+            raise UserError(f"{root / LOCK} has {lacks}; run `dvc repro {cell or ''}` again")
         time.sleep(0.1)
 
 

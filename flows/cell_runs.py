@@ -1,10 +1,8 @@
 """The cells of a run as Prefect tasks: as many at once as limits allow, each a dvc process in a thread's care."""
 
 import logging
-import os
 import queue
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,6 +19,8 @@ from prefect.states import Cancelled, Crashed, Failed
 from prefect.tasks import Task
 
 from flows.approval import is_cancelled, wait_for_approval
+from flows.background import BackgroundBranch, BackgroundSync
+from flows.branch import RunBranch
 from flows.dag import Cell
 from flows.executors import OutcomeKind
 from flows.planning import Work
@@ -102,7 +102,7 @@ class Control:
 class CellRuns:
     """The cells of one flow run, begun as soon as they may."""
 
-    def __init__(self, work: Work, run: UUID, executor: str) -> None:
+    def __init__(self, work: Work, run: UUID, executor: str, branch: RunBranch | None) -> None:
         """Begin nothing yet; asks the server for its limits."""
         self._work, self._run, self._executor = work, run, executor
         self._control = Control()
@@ -112,6 +112,7 @@ class CellRuns:
         )
         self._approved: set[str] = set()
         self._sync = BackgroundSync(work.root)
+        self._branch = BackgroundBranch(branch)
         self.messages: dict[str, str] = {}
         """What is said of each cell that failed."""
         self.is_cancelled = False
@@ -151,6 +152,7 @@ class CellRuns:
             raise
         finally:
             self._sync.close()
+            self.messages |= self._branch.close()
 
     def _begin_some(self) -> None:
         startable = self._schedule.startable()
@@ -195,6 +197,7 @@ class CellRuns:
         if state.is_completed():
             self._schedule.end(name, Ending.RAN)
             self._sync.ask()
+            self._branch.ask(name)
         elif state.is_cancelled() or is_cancelled(self._run):
             self._schedule.end(name, Ending.CANCELLED)
             self.messages[name] = state.message or ""
@@ -228,31 +231,3 @@ def read_limits() -> dict[str, int]:
                 continue
             limits[tag] = found.concurrency_limit
     return limits
-
-
-class BackgroundSync:
-    """Sends run records to MLflow beside the stages: one sync at a time, and one after the last stage."""
-
-    def __init__(self, root: Path) -> None:
-        """Start nothing where AFM_LINEAGE=0."""
-        self._root = root
-        self._is_on = os.environ.get("AFM_LINEAGE", "1") != "0"
-        self._thread = ThreadPoolExecutor(1)
-        self._next: Future[None] | None = None
-        self._logger = get_run_logger()
-
-    def ask(self) -> None:
-        """Sync what there is by now, soon."""
-        is_queued = self._next is not None and not self._next.running() and not self._next.done()
-        if self._is_on and not is_queued:
-            self._next = self._thread.submit(self._sync)
-
-    def close(self) -> None:
-        """Wait for what has been asked for."""
-        self._thread.shutdown()
-
-    def _sync(self) -> None:
-        from flows.lineage import sync_quietly
-
-        for warning in sync_quietly(self._root):
-            self._logger.warning(warning)

@@ -16,6 +16,7 @@ from flows.planning import as_json, as_text, prepare_work
 from flows.results import ResultRow, read_differences, read_results
 from flows.selection import Selection, add_run_arguments
 from flows.servers import PrefectServer, prefect_server
+from flows.workspace import home_of
 
 __all__ = ["add_run_arguments", "demo_command", "run_command", "summary"]
 
@@ -126,7 +127,7 @@ def _time_lines(root: Path) -> list[str]:
     from flows.dag import read_lock
     from flows.records import read_records
 
-    records = {record.cell: record for record in read_records(root)}
+    records = {record.cell: record for record in read_records(home_of(root))}
     cells = [records[cell] for cell in read_lock(root) if cell in records]
     total = sum(record.wall_s for record in cells)
     lines = [f"  {record.cell:<26} {record.wall_s:7.1f} s" for record in cells]

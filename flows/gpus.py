@@ -11,6 +11,7 @@ from flows.commands.accept import prove
 from flows.dag import Cell, Plan, read_lock
 from flows.executors.cluster.settings import Settings, read_settings
 from flows.records import Record, read_records
+from flows.workspace import home_of
 from stages._closure import is_code
 
 
@@ -50,7 +51,7 @@ def gpu_needs(root: Path, plan: Plan) -> dict[str, GpuNeed]:
     if not on_gpus:
         return {}
     settings = read_settings(root)
-    records = {record.cell: record for record in read_records(root)}
+    records = {record.cell: record for record in read_records(home_of(root))}
     return {
         cell.name: _need(cell, gpus[cell.axis("scale") or ""], settings, records)
         for cell in on_gpus

@@ -14,8 +14,6 @@ REMEMBER_BYTES = 1 << 20
 IGNORED = frozenset({"__pycache__", ".git", ".dvc"})
 """Folders that DVC does not hash: its own and those in .dvcignore (a contract test compares)."""
 
-Mark = tuple[int, int, int]
-
 
 class Hasher:
     """Computes hashes; keeps those of big files in one JSON file across processes."""
@@ -55,8 +53,10 @@ class Hasher:
         state = path.stat()
         if state.st_size < REMEMBER_BYTES:
             return file_md5(path)
-        key = str(path.resolve())
-        mark = [state.st_size, state.st_mtime_ns, state.st_ino]
+        # By inode, not by path: another checkout's link to the same content is not read again. Not by device: that of a
+        # network filesystem differs from pod to pod.
+        key = str(state.st_ino)
+        mark = [state.st_size, state.st_mtime_ns]
         known = self._load().get(key)
         if known is None or known[1:] != mark:
             known = [file_md5(path), *mark]

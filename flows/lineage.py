@@ -17,6 +17,7 @@ from flows.environment import quiet_environment
 from flows.lineage_view import MODEL_STAGES, Edge, StageRun, chosen_model, gate_choice, stage_run
 from flows.records import Record, read_records
 from flows.recovery import restore_records, without_record
+from flows.workspace import home_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -73,8 +74,8 @@ def lineage_command(args: argparse.Namespace) -> int:
 
 
 def tracking_uri(root: Path) -> str:
-    """Return MLFLOW_TRACKING_URI, or the checkout's own SQLite database."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"
+    """Return MLFLOW_TRACKING_URI, or the SQLite database of the checkout's home."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home_of(root) / 'mlflow.db'}"
 
 
 def sync(root: Path) -> int:
@@ -88,7 +89,7 @@ def sync(root: Path) -> int:
         experiment = _experiment(client, study_name(root))
         known = _known_identities(client, experiment)
         restore_records(root)
-        records = read_records(root)
+        records = read_records(home_of(root))
         missing = [record for record in records if record.identity not in known]
         parents: dict[str, str] = {}
         for run in (stage_run(record, root) for record in missing):
@@ -123,7 +124,7 @@ def study_name(root: Path) -> str:
 @contextmanager
 def _exclusive(root: Path) -> Iterator[None]:
     """One sync at a time: MLflow's SQLite schema must be made once, and a run must be logged once."""
-    path = root / ".lineage" / "sync.lock"
+    path = home_of(root) / ".lineage" / "sync.lock"
     path.parent.mkdir(exist_ok=True)
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

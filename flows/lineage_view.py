@@ -8,6 +8,7 @@ from typing import Any
 
 from flows.hashing import file_md5
 from flows.records import Record
+from flows.workspace import home_of
 
 MAX_PARAM_CHARS = 500
 """MLflow refuses longer param values."""
@@ -127,7 +128,7 @@ def _content(root: Path, record: Record, path: str) -> Path | None:
     cached = root / ".dvc" / "cache" / "files" / "md5" / md5[:2] / md5[2:]
     if cached.exists():
         return cached
-    others = [*(root / ".results" / record.identity).glob(f"*/{name}"), root / path]
+    others = [*(home_of(root) / ".results" / record.identity).glob(f"*/{name}"), root / path]
     return next((at for at in others if at.exists() and file_md5(at) == md5), None)
 
 

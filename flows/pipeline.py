@@ -18,6 +18,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from afm.errors import UserError
 from flows.approval import NotApproved, is_cancelled
 from flows.artifacts import publish_endings, publish_failure, publish_plan, publish_results
+from flows.branch import open_branch
 from flows.cell_runs import CellRuns
 from flows.dvc_files import mend
 from flows.environment import interpreter
@@ -27,6 +28,7 @@ from flows.planning import Work, prepare_work
 from flows.prefect_runs import claim, end_jobs_of
 from flows.schedule import MAX_AT_ONCE
 from flows.selection import Selection
+from flows.workspace import home_of
 
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
@@ -114,6 +116,7 @@ def bring_up_to_date(selection: Selection) -> Result:
         get_run_logger().warning(line)
     try:
         executor = _executor()
+        branch = open_branch(ROOT, run.hex) if executor == "kubernetes" else None
         work = prepare_work(ROOT, selection)
         _require_environments(work, executor)
         refusal = work.refusal()
@@ -122,11 +125,10 @@ def bring_up_to_date(selection: Selection) -> Result:
     if refusal:
         return Failed(name=BAD_INPUT, message=refusal)
     publish_plan(work.planned())
-    return _run(work, run, executor)
+    return _run(CellRuns(work, run, executor, branch), work.root, run)
 
 
-def _run(work: Work, run: UUID, executor: str) -> Result:
-    cells = CellRuns(work, run, executor)
+def _run(cells: CellRuns, root: Path, run: UUID) -> Result:
     refused = None
     try:
         cells.run()
@@ -135,7 +137,7 @@ def _run(work: Work, run: UUID, executor: str) -> Result:
     publish_endings(cells.endings, cells.causes)
     if cells.messages:
         publish_failure(cells.messages, cells.tails)
-    publish_results(work.root, run.hex)
+    publish_results(root, run.hex)
     return _ended(cells, refused) or {name: str(ending) for name, ending in cells.endings.items()}
 
 
@@ -170,7 +172,7 @@ def _require_environments(work: Work, executor: str) -> None:
     """
     if executor != "local":
         return
-    home = Path(os.environ.get("AFM_HOME") or ROOT)
+    home = home_of(ROOT)
     for cell in work.will_run().values():
         if cell.command.split()[0] == "bin/submit":
             interpreter(os.environ, load_stage(cell.module).environment, home)

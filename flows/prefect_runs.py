@@ -25,7 +25,7 @@ from flows.attempts import ATTEMPT, Attempt
 from flows.executors import make_executor
 from flows.executors.processes import is_alive
 from flows.jobs import UNKNOWN, as_job, list_jobs
-from flows.workspace import Workspace
+from flows.workspace import Workspace, home_of
 
 HOST, PID, BEGAN = "afm.host", "afm.pid", "afm.began"
 """Labels of a flow run: which process it is."""
@@ -70,7 +70,7 @@ def _bury(client: SyncPrefectClient, run: FlowRun) -> None:
 
 def end_jobs_of(root: Path, pipeline_run: str) -> None:
     """End every job that a run of the flow has started and that is still at work; checkpoints stay."""
-    workspace = Workspace(root=root, home=Path(os.environ.get("AFM_HOME") or root))
+    workspace = Workspace(root=root, home=home_of(root))
     for job in list_jobs(workspace):
         active = job.state in ("running", UNKNOWN)
         if active and _started_by(workspace.scratch(job.identity)) == pipeline_run:

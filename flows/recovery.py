@@ -6,6 +6,7 @@ from afm.jsonl import read_json
 from flows.dag import read_lock
 from flows.records import Record, read_records, write_record
 from flows.store import RECORD
+from flows.workspace import home_of
 
 
 def restore_records(root: Path) -> None:
@@ -13,15 +14,16 @@ def restore_records(root: Path) -> None:
 
     DVC's own run cache brings outputs back without asking submit, which would have done so.
     """
-    for path in (root / ".results").glob(f"*/{RECORD}"):
+    home = home_of(root)
+    for path in (home / ".results").glob(f"*/{RECORD}"):
         is_sealed = path.parent.suffix != ".partial"
-        if is_sealed and not (root / ".lineage" / f"{path.parent.name}.json").exists():
-            write_record(root / ".lineage", Record.model_validate(read_json(path)))
+        if is_sealed and not (home / ".lineage" / f"{path.parent.name}.json").exists():
+            write_record(home / ".lineage", Record.model_validate(read_json(path)))
 
 
 def without_record(root: Path) -> list[str]:
     """Return the cells of dvc.lock whose outputs no run record names."""
-    made = {(record.cell, frozenset(record.outs.items())) for record in read_records(root)}
+    made = {(record.cell, frozenset(record.outs.items())) for record in read_records(home_of(root))}
     return [
         cell
         for cell, entry in read_lock(root).items()

@@ -22,7 +22,7 @@ from flows.identity import (
 from flows.owner import Owner
 from flows.records import Record, write_record
 from flows.store import RECORD, Manifest, Store
-from flows.workspace import Workspace
+from flows.workspace import Workspace, home_of
 
 PARAMS = "params.json"
 """File in scratch with the declared sections as they were when the job was asked for."""
@@ -134,7 +134,7 @@ def prepare(words: Sequence[str]) -> Submission:
     """
     owner = Owner()
     root = Path.cwd()
-    workspace = Workspace(root=root, home=Path(os.environ.get("AFM_HOME") or root))
+    workspace = Workspace(root=root, home=home_of(root))
     hasher = Hasher(workspace.home / ".scratch" / "hashes.json")
     request = parse_request(words)
     executor = make_executor(os.environ)

@@ -36,6 +36,11 @@ class Workspace:
         return Path(os.path.relpath(path, self.root))
 
 
+def home_of(root: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the home folder of a checkout: AFM_HOME, or the checkout itself."""
+    return Path(environ.get("AFM_HOME") or root)
+
+
 def here(environ: Mapping[str, str] = os.environ) -> Workspace:
     """Return the workspace of the current folder.
 
@@ -45,5 +50,5 @@ def here(environ: Mapping[str, str] = os.environ) -> Workspace:
     start = Path.cwd()
     for folder in (start, *start.parents):
         if (folder / "dvc.yaml").exists() and (folder / "params.yaml").exists():
-            return Workspace(root=folder, home=Path(environ.get("AFM_HOME") or folder))
+            return Workspace(root=folder, home=home_of(folder, environ))
     raise UserError(f"{start} is not in a checkout: no dvc.yaml and params.yaml there or above")

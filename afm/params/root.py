@@ -1,7 +1,8 @@
 """The whole of params.yaml: all sections, and what must agree across them."""
 
+import re
 from pathlib import Path
-from typing import Self
+from typing import Self, get_args
 
 from pydantic import model_validator
 
@@ -16,6 +17,9 @@ from afm.params.run import RunParams
 from afm.params.scales import ScaleParams
 from afm.params.screening import ScreenParams, SelectParams
 from afm.params.tools import SandboxParams
+
+_SCALE = re.compile(r"[a-z0-9][a-z0-9_.]*")
+_TAKEN = frozenset({*get_args(AgentName), "base", "sft", "rl"})
 
 __all__ = ["Params", "cut", "parse_section", "read_params", "read_tree"]
 
@@ -36,6 +40,17 @@ class Params(Section):
     score: ScoreParams
     report: ReportParams
     scales: dict[str, ScaleParams]
+
+    @model_validator(mode="after")
+    def _scale_names_fit_cells(self) -> Self:
+        """A cell is named `stage@agent-scale-variant`, and its parts must be told apart."""
+        for name in self.scales:
+            if not _SCALE.fullmatch(name) or name in _TAKEN:
+                raise ValueError(
+                    f"scale {name!r} cannot be part of a cell's name: use lower-case letters, digits, `.` and `_`, "
+                    f"and none of {', '.join(sorted(_TAKEN))}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:

@@ -123,10 +123,19 @@ def test_a_denied_quota_is_told_and_a_freed_one_lets_the_job_run(toy: ClusterToy
 
 def test_bad_input_fails_at_once_and_is_no_crash(toy: ClusterToy) -> None:
     (toy.root / "source.txt").write_text("bad")
+    toy.commit()
     code, output = submit(toy)
     assert code == 2, output
     assert "must not start with 'bad'" in output
     assert len(toy.pods()) == 1
+
+
+def test_a_tree_that_is_no_commits_is_refused_before_anything_starts(toy: ClusterToy) -> None:
+    toy.set_rows(5)
+    code, output = submit(toy)
+    assert code == 2, output
+    assert "params.yaml; commit" in output
+    assert created(toy) == []
 
 
 def test_a_stage_over_its_memory_is_told_apart(toy: ClusterToy) -> None:
@@ -218,12 +227,14 @@ def test_two_submits_share_one_job(toy: ClusterToy) -> None:
 
 def test_a_changed_param_is_another_job(toy: ClusterToy) -> None:
     toy.set_rows(60)
+    toy.commit()
     toy.configure(pace=1.0)
     process = toy.submit()
     wait_for(lambda: list((toy.root / ".scratch").glob("*/checkpoint")))
     process.kill()
     process.wait()
     toy.set_rows(2)
+    toy.commit()
     code, output = submit(toy)
     assert code == 0, output
     assert "continuing from 0" in output

@@ -35,6 +35,8 @@ class Storm:
         self.through_dvc = seed % 3 == 0
         if self.through_dvc:
             self.toy.git_and_dvc()
+        else:
+            self.toy.git_alone()
         self.runner: subprocess.Popen[str] | None = None
         self.blows: list[str] = []
 

@@ -71,6 +71,7 @@ def test_two_ranks_meet_and_make_one_result(toy: RankToy) -> None:
 
 def test_bad_input_fails_at_once_whichever_rank_finds_it(toy: RankToy) -> None:
     (toy.root / "source.txt").write_text("bad")
+    toy.commit()
     code, output = submit(toy)
     assert code == 2, output
     assert "must not start with 'bad'" in output

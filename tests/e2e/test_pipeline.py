@@ -11,6 +11,7 @@ import yaml
 from flows.commands.params import set_params
 from flows.copies import SMOKE, make_copy
 from flows.dag import read_lock, read_plan
+from flows.git import git
 from flows.lineage import _client
 from flows.records import read_records
 from tests.e2e.conftest import REPO, command, run_demo
@@ -44,6 +45,16 @@ def read(path: Path) -> dict[str, Any]:
 def test_every_cell_ran_and_is_locked(smoke: Path) -> None:
     assert set(read_lock(smoke)) == CELLS
     assert {record.cell for record in read_records(smoke)} == CELLS
+
+
+def test_every_result_of_a_cluster_has_a_commit(smoke: Path) -> None:
+    (branch,) = git(smoke, ["for-each-ref", "--format=%(refname:short)", "refs/heads/afm"]).split()
+    subjects = git(smoke, ["log", "--format=%s", f"HEAD..{branch}"]).splitlines()
+    assert sorted(subjects) == sorted(f"{cell}: outputs of this run" for cell in CELLS)
+    committed = yaml.safe_load(git(smoke, ["show", f"{branch}:dvc.lock"]))["stages"]
+    assert committed == read_lock(smoke)
+    assert list(committed) == sorted(committed)
+    assert not [record.cell for record in read_records(smoke) if record.git_dirty]
 
 
 def test_the_closing_table_tells_results_times_and_where_to_look(smoke: Path) -> None:

@@ -232,5 +232,8 @@ def prefect_world(folder: Path) -> Iterator[PrefectWorld]:
             yield PrefectWorld(toy, toy.extra["PREFECT_API_URL"])
         finally:
             worker.terminate()
-            worker.wait(60)
-            end_everything(toy.root)
+            try:
+                worker.wait(60)
+            finally:
+                worker.kill()
+                end_everything(toy.root)

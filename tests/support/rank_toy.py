@@ -118,6 +118,7 @@ class RankToy(ClusterToy):
         for folder in ("stages", "torch"):
             compileall.compile_dir(self.root / folder, quiet=1)
         self.configure(defaults=PROFILE | {"gpu": True}, barrier_deadline_s=90)
+        self.git_alone()
 
     def words(self, agent: str = "mhqa") -> list[str]:
         """Return gamma's command for one agent: another agent is another identity."""
@@ -139,6 +140,7 @@ class RankToy(ClusterToy):
         path.write_text(before + smoke + after.replace("matrix_lr: 0.01", "matrix_lr: null", 1))
         make_toy_model(self.root / "models" / "toy")
         write_rows(self.root / "accepted.jsonl", [trajectory(number) for number in range(rows)])
+        self.commit()
         outputs = (
             "--out-model",
             "m",

@@ -244,22 +244,37 @@ class Toy:
         """Start the `afm` command."""
         return self.start(str(self.python), "-m", "flows.cli", *words, pace=pace)
 
+    def git_alone(self) -> None:
+        """Make it a repository of git with one commit."""
+        self._repository()
+
     def git_and_dvc(self) -> None:
         """Make it a repository of git and DVC with one commit."""
+        python = str(self.python)
+        self._repository(
+            (python, "-m", "dvc", "init", "-q"),
+            (python, "-m", "dvc", "config", "cache.type", "reflink,hardlink"),
+            (python, "-m", "dvc", "config", "core.analytics", "false"),
+            (python, "-m", "stages._closure", "--write"),
+        )
+
+    def _repository(self, *between: tuple[str, ...]) -> None:
         commands = [
             ("git", "init", "-q"),
             ("git", "config", "user.email", "toy@example.org"),
             ("git", "config", "user.name", "toy"),
-            (str(self.python), "-m", "dvc", "init", "-q"),
-            (str(self.python), "-m", "dvc", "config", "cache.type", "reflink,hardlink"),
-            (str(self.python), "-m", "dvc", "config", "core.analytics", "false"),
-            (str(self.python), "-m", "stages._closure", "--write"),
+            *between,
             ("git", "add", "-A"),
             ("git", "commit", "-q", "-m", "toy"),
         ]
         for command in commands:
             code, output = self.run(*command)
             assert code == 0, output
+
+    def commit(self) -> None:
+        """Commit what has been changed: a cluster takes nothing else."""
+        for words in (("add", "-A"), ("commit", "-q", "-m", "change", "--allow-empty")):
+            subprocess.run(["git", *words], cwd=self.root, check=True)
 
     def dvc(self, *words: str) -> tuple[str, ...]:
         """Return a dvc command line."""

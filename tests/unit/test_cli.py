@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from afm.errors import UserError
 from afm.params.root import read_params
@@ -147,3 +148,12 @@ def test_why_shows_the_leaf_that_differs(tmp_path: Path) -> None:
         "  output o modified",
         "new@m has not run yet",
     ]
+
+
+@pytest.mark.parametrize("name", ["7b-long", "sft", "mhqa", "7B"])
+def test_a_scale_that_would_confuse_cells_is_refused(params: Path, name: str) -> None:
+    tree = yaml.safe_load(params.read_text())
+    tree["scales"][name] = tree["scales"]["tiny"]
+    params.write_text(yaml.safe_dump(tree))
+    with pytest.raises(UserError, match="cannot be part of a cell's name"):
+        read_params(params)

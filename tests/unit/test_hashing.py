@@ -89,6 +89,19 @@ def test_a_big_file_is_read_once_until_it_changes(
     assert Hasher(memory).md5(big) == "read again"
 
 
+def test_a_link_in_another_folder_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.hashing.REMEMBER_BYTES", 4)
+    (tmp_path / "big").write_text("12345")
+    hasher = Hasher(tmp_path / "memory")
+    md5 = hasher.md5(tmp_path / "big")
+    (tmp_path / "other").mkdir()
+    os.link(tmp_path / "big", tmp_path / "other" / "link")
+    monkeypatch.setattr("flows.hashing.file_md5", lambda path: "read again")
+    assert hasher.md5(tmp_path / "other" / "link") == md5
+
+
 def test_a_spoilt_memory_is_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flows.hashing.REMEMBER_BYTES", 1)
     (tmp_path / "memory").write_text('{"half')

@@ -22,6 +22,7 @@ from flows.executors.cluster.manifest import (
 from flows.executors.cluster.settings import read_settings
 from flows.executors.cluster.verdict import is_finished, outcome_of
 from flows.executors.echo import Echo, tail
+from flows.git import require_clean
 from stages._stage import EXIT_FILE, EXIT_TERMINATED, Environment
 
 Object = dict[str, Any]
@@ -130,7 +131,12 @@ class KubernetesExecutor:
         return self._settings.profile(job.stage).grace_s
 
     def _create(self, job: Job) -> None:
-        """Create the Job; an older one of its name has ended and makes way."""
+        """Create the Job; an older one of its name has ended and makes way.
+
+        Raises:
+            UserError: the checkout differs from its commit.
+        """
+        require_clean(self._root)
         environment = pod_environment(stage=job.stage, home=job.home, workspace=job.workspace)
         manifest = stage_job(job, self._settings, environment, self._root)
         if self._jobs.find(job_name(job)) is not None:

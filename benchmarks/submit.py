@@ -1,0 +1,93 @@
+"""What bin/submit costs beside its stage, and what planning costs: one JSON line per figure.
+
+CPU of submit's own process, interpreter and imports included, for a stage of a toy checkout that does nothing: on this
+machine, and as a Job on the API double. Planning is the whole `afm run --dry-run` for three agents at three scales.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks._figures import Figure, at_most, print_figures
+from flows.copies import make_copy
+from tests.support.cluster import Cluster
+from tests.support.cluster_toy import ClusterToy, config
+from tests.support.toy import Toy
+
+NUM_RUNS = 5
+TIMED = """\
+#!{python}
+import json, resource, runpy, sys
+sys.argv = sys.argv[2:]
+try:
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+finally:
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    used = [resource.getrusage(kind) for kind in kinds]
+    json.dump([one.ru_utime + one.ru_stime for one in used], open({path!r}, "w"))
+"""
+"""An interpreter that says what `-m MODULE ...` used."""
+
+
+def submit_cpu(toy: Toy, *, children: bool) -> float:
+    """Return the CPU that one submit with a new identity takes [s], the median of some; `children`: with git's."""
+    timed, usage = toy.root.parent / "timed", toy.root.parent / "usage.json"
+    timed.write_text(TIMED.format(python=toy.python, path=str(usage)))
+    timed.chmod(0o755)
+    used = []
+    for number in range(NUM_RUNS):
+        toy.set_rows(number + 1)
+        toy.commit()
+        toy.extra["AFM_PYTHON"] = str(timed)
+        output, _ = toy.submit().communicate(timeout=120)
+        seconds = json.loads(usage.read_text())
+        usage.unlink()
+        assert "starting" in output, output
+        used.append(sum(seconds) if children else seconds[0])
+    return statistics.median(used)
+
+
+def submits(folder: Path) -> Iterator[Figure]:
+    """Measure both executors."""
+    local = Toy(folder / "local" / "toy", num_rows=1)
+    local.git_and_dvc()
+    yield at_most("submit_cpu_local", submit_cpu(local, children=False), 0.5, "s")
+    with Cluster(folder / "cluster", config()) as cluster:
+        toy = ClusterToy(folder / "shared", cluster, num_rows=1)
+        toy.git_and_dvc()
+        yield at_most("submit_cpu_kubernetes", submit_cpu(toy, children=True), 1.5, "s")
+
+
+def planning(root: Path, folder: Path) -> Figure:
+    """Measure the dry run of a checkout in which nothing has run."""
+    copy = folder / "nine"
+    names = "run.agents=[mhqa,web,code]"
+    scales = {"run.scales": "[tiny,3b,7b]", "screen.base_policy_agents": "[mhqa,web]"}
+    make_copy(
+        root, copy, dict([names.split("=")]) | scales | {"screen.sft_policy_agents": "[code]"}
+    )
+    command = [sys.executable, "-m", "flows.cli", "run", "--dry-run", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    began = time.monotonic()
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    seconds = time.monotonic() - began
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)) > 60, done.stdout[:300]
+    return at_most("planning_3x3", seconds, 5, "s")
+
+
+def figures(root: Path) -> Iterator[Figure]:
+    """Yield every figure."""
+    with tempfile.TemporaryDirectory() as name:
+        yield planning(root, Path(name))
+        yield from submits(Path(name))
+
+
+if __name__ == "__main__":
+    print_figures(figures(Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()))
