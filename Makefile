@@ -9,7 +9,7 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 14
 
 envs: ## create or update the environments (ARGS=--gpu for the GPU variants)
-	@bin/setup $(ARGS)
+	@bin/setup $(if $(filter envs,$(MAKECMDGOALS)),$(ARGS))
 
 demo: envs ## the whole pipeline at scale tiny, through Prefect, DVC and MLflow
 	@$(AFM) demo
