@@ -48,9 +48,7 @@ COMMANDS = {
     "accept": Command(
         "flows.commands.accept", "run", "add_arguments", "keep results when only comments changed"
     ),
-    "gc": Command(
-        "flows.commands.gc", "run", "add_arguments", "drop what DVC's cache holds already"
-    ),
+    "gc": Command("flows.commands.gc", "run", "add_arguments", "free disk space; lists first"),
     "params": Command("flows.commands.params", "run", "add_arguments", "edit params.yaml, checked"),
     "smoke": Command(
         "flows.commands.smoke",

@@ -13,6 +13,7 @@ import pytest
 
 from afm.jsonl import write_json
 from flows import lineage
+from flows.aliases import aliased_content
 from flows.lineage_view import stage_run
 from flows.records import Record, write_record
 from flows.recovery import without_record
@@ -168,6 +169,17 @@ def test_the_gate_names_the_champion(checkout: Path, rl_wins: bool, model: str) 
     judge(checkout, rl_wins=rl_wins)
     assert lineage.sync(checkout) == 5
     assert champion(checkout) == f"dvc://{model}"
+
+
+def test_an_alias_leads_to_its_model_and_all_that_led_there(checkout: Path) -> None:
+    data, other = "1" * 32, "2" * 32
+    parent = record("filter", deps={"source": data}, outs={"x": BASE, "beside": other})
+    stray = record("filter", identity="stray", deps={}, outs={"stray": "3" * 32})
+    for one in (parent, stray, record("sft")):
+        write_record(checkout / ".lineage", one)
+    assert aliased_content(checkout.parent) == set()
+    lineage.sync(checkout)
+    assert aliased_content(checkout) == {MODEL, BASE, data, other}
 
 
 def test_a_model_that_no_score_has_judged_is_no_champion(checkout: Path) -> None:
