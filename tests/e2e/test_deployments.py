@@ -1,5 +1,6 @@
 """Deployments on a real Prefect server and worker: parameters, parallel cells, failures, approval, cancelling."""
 
+import json
 import subprocess
 from collections.abc import Iterator
 from datetime import datetime
@@ -153,3 +154,18 @@ def test_the_server_takes_the_automations(world: PrefectWorld) -> None:
     found = world.ask("/automations/filter", {})
     assert {one["name"] for one in found} == {"afm-failed", "afm-stuck"}
     assert all(one["enabled"] for one in found)
+
+
+def test_doctor_sees_the_deployments_and_that_sqlite_has_one_worker_too_many(
+    world: PrefectWorld,
+) -> None:
+    world.ask("/work_pools/kubernetes/workers/heartbeat", {"name": "second"})
+    code, output = world.toy.run(str(world.toy.python), "-m", "flows.cli", "doctor", "--json")
+    assert code == 1, output
+    tree = json.loads(output[output.index("{") :])
+    found = {one["text"]: one for one in tree["findings"] if one["topic"] == "services"}
+    texts = "\n".join(found)
+    assert "Prefect has all 8 deployments of prefect.yaml" in texts
+    (one,) = [one for text, one in found.items() if "2 worker(s) online on SQLite" in text]
+    assert one["state"] == "problem"
+    assert "PostgreSQL" in one["todo"]
