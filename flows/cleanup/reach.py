@@ -48,7 +48,7 @@ def find_reach(
         md5s |= aliased_content(workspace.home)
     return Reach(
         revisions=tuple(_revisions(workspace.root)),
-        checkouts=tuple(_worktrees(workspace.root)),
+        checkouts=tuple(_checkouts(workspace.root)),
         md5s=frozenset(md5s),
         contents=_contents(workspace, store),
     )
@@ -104,7 +104,10 @@ def _is_commit(root: Path, name: str) -> bool:
     return done.stdout.strip() == "commit"
 
 
-def _worktrees(root: Path) -> list[Path]:
+def _checkouts(root: Path) -> list[Path]:
+    """Return git's other worktrees, and the copies that `dvc exp run --temp` works in."""
     lines = git(root, ["worktree", "list", "--porcelain"]).splitlines()
     paths = [Path(line.partition(" ")[2]) for line in lines if line.startswith("worktree ")]
-    return [path for path in paths if path.resolve() != root.resolve() and (path / ".dvc").exists()]
+    others = [path for path in paths if path.resolve() != root.resolve()]
+    others += [path.parent for path in (root / ".dvc" / "tmp" / "exps").glob("*/*/dvc.yaml")]
+    return [path for path in others if (path / ".dvc").exists()]

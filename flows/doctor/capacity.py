@@ -37,8 +37,14 @@ def capacity(view: View, root: Path) -> Iterator[Finding]:
         name: one.cluster for name, one in params.scales.items() if one.cluster.gpus_per_node
     }
     if needing:
-        yield from judged("nodes and their GPUs", lambda: _gpus(view, params, needing))
-    yield from judged("quotas", lambda: _quotas(view, list(_demands(view, params))))
+        yield from judged(
+            "nodes and their GPUs", "kubectl describe nodes", lambda: _gpus(view, params, needing)
+        )
+    yield from judged(
+        "quotas",
+        view.kubectl("describe quota"),
+        lambda: _quotas(view, list(_demands(view, params))),
+    )
 
 
 def _gpus(view: View, params: Params, needing: Mapping[str, ClusterParams]) -> Iterator[Finding]:

@@ -86,16 +86,18 @@ def named(view: View) -> Iterator[Finding]:
     """Look for everything that the settings name."""
     settings = view.settings
     if settings.service_account:
-        yield from _existence(view, "serviceaccounts", settings.service_account, "ServiceAccount")
-    for name in sorted({ref.name for ref in settings.secrets.values()}):
-        yield from _existence(view, "secrets", name, "Secret")
+        todo = "apply k8s/base/access.yaml"
+        yield from _existence(view, "ServiceAccount", settings.service_account, todo)
+    for name, key in sorted({(ref.name, ref.key) for ref in settings.secrets.values()}):
+        todo = f"kubectl -n {view.namespace} create secret generic {name} --from-literal={key}=..."
+        yield from _existence(view, "Secret", name, todo)
     modes = {settings.shared_claim: True} | {
         mount.claim: not mount.read_only for mount in settings.mounts
     }
     for claim, is_written in modes.items():
-        yield from judged(f"claim {claim}", lambda c=claim, w=is_written: [_claim(view, c, w)])
+        yield from _claims(view, claim, is_written=is_written)
     if settings.queue:
-        yield from judged(f"LocalQueue {settings.queue}", lambda: [_queue(view, settings.queue)])
+        yield from _queues(view, settings.queue)
 
 
 def servers(view: View, site: Site) -> Iterator[Finding]:
@@ -105,18 +107,29 @@ def servers(view: View, site: Site) -> Iterator[Finding]:
         UserError: params.yaml cannot be read.
     """
     for name in services(site):
-        yield from _existence(view, "services", name, "Service")
+        yield from _existence(
+            view, "Service", name, "start it, or mend its base_url in params.yaml"
+        )
 
 
-def _existence(view: View, kind: str, name: str, shown: str) -> Iterator[Finding]:
+def _existence(view: View, kind: str, name: str, todo: str) -> Iterator[Finding]:
     def judge() -> Iterator[Finding]:
-        if view.api.exists(view.path(kind, name)):
-            yield ok(TOPIC, f"{shown} {name} is there")
+        if view.api.exists(view.path(f"{kind.lower()}s", name)):
+            yield ok(TOPIC, f"{kind} {name} is there")
         else:
-            todo = f"kubectl -n {view.namespace} create {shown.lower()} ... {name}"
-            yield problem(TOPIC, f"there is no {shown} {name}", todo)
+            yield problem(TOPIC, f"there is no {kind} {name}", todo)
 
-    return judged(f"{shown} {name}", judge)
+    return judged(f"{kind} {name}", view.kubectl(f"get {kind.lower()} {name}"), judge)
+
+
+def _claims(view: View, name: str, *, is_written: bool) -> Iterator[Finding]:
+    command = view.kubectl(f"get persistentvolumeclaim {name}")
+    return judged(f"claim {name}", command, lambda: [_claim(view, name, is_written)])
+
+
+def _queues(view: View, name: str) -> Iterator[Finding]:
+    command = view.kubectl(f"get localqueue {name}")
+    return judged(f"LocalQueue {name}", command, lambda: [_queue(view, name)])
 
 
 def _claim(view: View, name: str, is_written: bool) -> Finding:
@@ -135,7 +148,7 @@ def _claim(view: View, name: str, is_written: bool) -> Finding:
     return ok(TOPIC, text)
 
 
-def _queue(view: View, name: str | None) -> Finding:
+def _queue(view: View, name: str) -> Finding:
     queue = view.api.find(f"{QUEUES}/namespaces/{view.namespace}/localqueues/{name}")
     if queue is None:
         todo = "install Kueue, apply k8s/overlays/kueue, or set `queue: null`"

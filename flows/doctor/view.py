@@ -23,13 +23,23 @@ class View:
         """Return where an object of the core API is, or all of a kind."""
         return f"/api/v1/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
 
+    def kubectl(self, words: str) -> str:
+        """Return a command about objects of the namespace."""
+        return f"kubectl -n {self.namespace} {words}"
 
-def judged(what: str, judge: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """Yield what a look finds. That it may not look is no fault: the launcher's account sees little."""
+
+def judged(what: str, command: str, judge: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """Yield what a look finds. That it may not look is no fault: the launcher's account sees little.
+
+    Args:
+        what: is looked at.
+        command: with which somebody else can look.
+        judge: looks.
+    """
     try:
         yield from judge()
     except ClusterError as error:
         if error.status == 403:
-            yield hidden(TOPIC, what, "look with an account that may, for instance kubectl's own")
+            yield hidden(TOPIC, what, f"somebody who may can look: {command}")
         else:
             yield problem(TOPIC, f"{what}: {error}")

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -23,9 +22,10 @@ from flows.cleanup.objects import unreached
 from flows.cleanup.reach import find_reach
 from flows.cleanup.results import open_store
 from flows.locks import IdentityLock
-from flows.records import Record, write_record
+from flows.records import write_record
 from flows.store import remove
 from flows.workspace import Workspace
+from tests.support.records import record
 
 FILES = {f"file{n}": f"content {n}" * (n + 1) for n in range(5)}
 FOLDERS = {"folder0": ("file0", "file1"), "folder1": ("file1", "file2"), "folder2": ("file4",)}
@@ -171,14 +171,20 @@ def test_where_no_listing_tells_what_is_in_use_the_remote_stays_as_it_is(tmp_pat
     assert made.held(".dvc/cache") == set()
 
 
-def test_a_worktree_keeps_what_its_files_name_even_uncommitted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["../other", ".dvc/tmp/exps/standalone/tmp0"])
+def test_another_checkout_keeps_what_its_files_name_even_uncommitted(
+    tmp_path: Path, where: str
+) -> None:
     made = Project(tmp_path / "main-checkout")
     made.commit((), "heads/main")
-    made.git("worktree", "add", "-q", "-b", "other", str(tmp_path / "other"))
-    shutil.copy(made.root / ".dvc" / "config", tmp_path / "other" / ".dvc" / "config")
+    other = made.root / where
+    if where.startswith(".."):
+        made.git("worktree", "add", "-q", "-b", "other", str(other))
+    else:
+        made.git("clone", "-q", str(made.root), str(other))
     made.write(("folder1",))
-    for name in ("dvc.yaml", "dvc.lock"):
-        shutil.copy(made.root / name, tmp_path / "other" / name)
+    for name in (".dvc/config", "dvc.yaml", "dvc.lock"):
+        shutil.copy(made.root / name, other / name)
     made.write(())
     collect(made, kinds=("cache",))
     assert made.held(".dvc/cache") == objects_of("folder1")
@@ -222,19 +228,11 @@ def test_a_running_job_keeps_what_it_reads_and_without_knowing_that_nothing_goes
 def test_the_last_result_of_a_cell_stays_though_no_lock_file_names_it(tmp_path: Path) -> None:
     made = Project(tmp_path)
     for started, thing in ((1.0, "file0"), (2.0, "folder1")):
-        write_record(tmp_path / ".lineage", record(thing, started))
+        outs = {"out": md5(thing)}
+        made_then = record("a", identity=thing, started=started, deps={}, outs=outs)
+        write_record(tmp_path / ".lineage", made_then)
     collect(made, kinds=("cache",))
     assert made.held(".dvc/cache") == objects_of("folder1")
-
-
-def record(thing: str, started: float) -> Record:
-    empty = ("axes", "params", "code", "deps", "metrics", "facts")
-    values: dict[str, Any] = {key: {} for key in empty}
-    words = dict.fromkeys(("constraints", "environment", "python", "executor", "host"), "x")
-    values |= {**words, "pid": 1, "git_commit": None, "git_dirty": False, "pipeline_run": None}
-    values |= {"started": started, "ended": started, "wall_s": 0.0, "exit_code": 0, "log_tail": ""}
-    values |= {"identity": thing, "stage": "a", "cell": "a@b", "outcome": "succeeded"}
-    return Record(**values, outs={"out": md5(thing)})
 
 
 def test_an_mlflow_that_is_down_stops_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

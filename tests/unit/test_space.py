@@ -18,7 +18,7 @@ from flows import space
 from flows.executors import Outcome, OutcomeKind
 from flows.identity import Request, load_stage
 from flows.records import write_record
-from tests.unit.test_cleanup import record
+from tests.support.records import record
 
 CELL = "sft@mhqa-tiny"
 GB = 10**9
@@ -75,10 +75,8 @@ def test_the_last_result_of_the_cell_tells_what_the_next_will_take(
 ) -> None:
     request = Request(stage=load_stage("filter"), axes={}, inputs={}, outputs={})
     for name, size, started in (("a", 50 * GB, 1.0), ("b", 2 * GB, 2.0), ("c", 0, 3.0)):
-        one = record("file0", started).model_copy(
-            update={"identity": name, "cell": "filter@mhqa", "out_bytes": size}
-        )
-        write_record(tmp_path / ".lineage", one)
+        known = {"identity": name, "cell": "filter@mhqa", "out_bytes": size, "started": started}
+        write_record(tmp_path / ".lineage", record("filter", **known))
     assert space.expected_bytes(tmp_path, "filter@mhqa", request).num_bytes == 4 * GB
     assert space.expected_bytes(tmp_path, "filter@code", request).num_bytes == 0
     free(4.9)
