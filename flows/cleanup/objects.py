@@ -40,7 +40,7 @@ def unreached(
     Args:
         root: folder of dvc.yaml.
         revisions: commits whose outputs stay; those of the workspace stay anyhow.
-        md5s: further objects that stay.
+        md5s: further objects that stay, as far as they are in the cache or the remote.
         contents: files of folders whose listing may be missing.
         others: checkouts whose workspaces' outputs stay.
         kinds: `cache`, `remote` (the default one).
@@ -51,19 +51,20 @@ def unreached(
     from dvc.exceptions import DvcException
     from dvc.repo import Repo, lock_repo
 
-    try:
-        with ExitStack() as stack:
+    with ExitStack() as stack:
+        try:
             repos = [Repo(str(one), _wait_for_lock=True) for one in (root, *others)]
             for repo in repos:
                 stack.callback(repo.close)
                 stack.enter_context(lock_repo(repo))
-            named = {*md5s, *_outputs(repos[0], revisions)}.union(*map(_outputs, repos[1:]))
-            kept = _with_files(repos[0], named, contents, kinds)
-            yield [_rest(repos[0], kind, kept) for kind in kinds]
-    except DvcException as error:
-        raise UserError(
-            f"nothing more is removed, since DVC cannot tell what is in use: {error}"
-        ) from error
+            named = _outputs(repos[0], revisions).union(*map(_outputs, repos[1:]))
+            kept = _with_files(repos[0], named, md5s, contents, kinds)
+            parts = [_rest(repos[0], kind, kept) for kind in kinds]
+        except (DvcException, OSError) as error:
+            raise UserError(
+                f"neither cache nor remote is touched, since DVC cannot tell what is in use: {error}"
+            ) from error
+        yield parts
 
 
 def _outputs(repo: Any, revisions: Sequence[str] = ()) -> set[str]:
@@ -76,23 +77,24 @@ def _outputs(repo: Any, revisions: Sequence[str] = ()) -> set[str]:
 
 def _with_files(
     repo: Any,
+    named: Collection[str],
     md5s: Collection[str],
     contents: Mapping[str, Collection[str]],
     kinds: Collection[str],
 ) -> set[str]:
-    """Add the files of folders.
+    """Add the files of folders. Of `md5s` some are no outputs: a folder that git holds has no listing anywhere.
 
     Raises:
-        UserError: nobody knows some of them, and they may be in the remote.
+        UserError: nobody knows the files of an output, and they may be in the remote.
     """
-    kept, lost = set(md5s), []
-    for md5 in (one for one in md5s if one.endswith(".dir")):
+    kept, lost = {*named, *md5s}, []
+    for md5 in sorted(one for one in kept if one.endswith(".dir")):
         files = contents.get(md5) or _listed(repo, md5)
         kept |= set(files or ())
-        lost += [md5] if files is None else []
+        lost += [md5] if files is None and md5 in named else []
     if lost and "remote" in kinds:
         raise UserError(
-            f"in use, but neither cache nor remote tells which files belong to it: {', '.join(sorted(lost))}; "
+            f"in use, but neither cache nor remote tells which files belong to it: {', '.join(lost)}; "
             "run `dvc push` where these folders were made, or delete the branches that name them"
         )
     return kept
@@ -104,10 +106,11 @@ def _listed(repo: Any, md5: str) -> set[str] | None:
     from dvc_data.hashfile.hash_info import HashInfo
 
     wanted, cache = HashInfo("md5", md5), repo.cache.local
-    if not cache.exists(md5) and repo.config["core"].get("remote"):
-        repo.cloud.pull([wanted])
     if not cache.exists(md5):
-        return None
+        has_remote = bool(repo.config["core"].get("remote"))
+        if not has_remote or not repo.cloud.get_remote_odb().exists(md5):
+            return None
+        repo.cloud.pull([wanted])
     return {file.value for _, _, file in load(cache, wanted)}
 
 

@@ -9,7 +9,7 @@ from afm.errors import UserError
 from afm.jsonl import read_json
 from flows.attempts import READS
 from flows.branch import git
-from flows.executors import make_executor
+from flows.executors import ClusterError, make_executor
 from flows.jobs import UNKNOWN, list_jobs
 from flows.records import read_records
 from flows.store import Store
@@ -67,7 +67,7 @@ def _of_jobs(workspace: Workspace, environ: Mapping[str, str]) -> Iterator[str]:
             f"cannot tell whether {', '.join(unknown)} still runs on a cluster that does not answer; try again later"
         )
     running = {job.identity for job in jobs if job.state == "running"}
-    for identity in sorted(running | make_executor(environ).active()):
+    for identity in sorted(running | _active_elsewhere(environ)):
         path = workspace.scratch(identity) / READS
         if not path.exists():
             raise UserError(
@@ -75,6 +75,20 @@ def _of_jobs(workspace: Workspace, environ: Mapping[str, str]) -> Iterator[str]:
                 "or one that is just beginning; wait until it has ended, or end it with `afm cancel`"
             )
         yield from read_json(path).values()
+
+
+def _active_elsewhere(environ: Mapping[str, str]) -> frozenset[str]:
+    """Return the jobs of the executor that is in use now, whoever began them.
+
+    Raises:
+        UserError: it does not answer.
+    """
+    try:
+        return make_executor(environ).active()
+    except ClusterError as error:
+        raise UserError(
+            f"cannot tell which jobs run on the cluster: {error}; try again later"
+        ) from error
 
 
 def _of_last_results(home: Path) -> Iterator[str]:

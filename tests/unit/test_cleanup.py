@@ -171,6 +171,14 @@ def test_where_no_listing_tells_what_is_in_use_the_remote_stays_as_it_is(tmp_pat
     assert made.held(".dvc/cache") == set()
 
 
+def test_a_folder_that_git_holds_stops_nothing(tmp_path: Path) -> None:
+    made = Project(tmp_path)
+    shipped = record("base", deps={"models/shipped": "f" * 32 + ".dir"}, outs={"out": md5("file0")})
+    write_record(tmp_path / ".lineage", shipped)
+    collect(made)
+    assert made.held("remote") == {md5("file0")}
+
+
 @pytest.mark.parametrize("where", ["../other", ".dvc/tmp/exps/standalone/tmp0"])
 def test_another_checkout_keeps_what_its_files_name_even_uncommitted(
     tmp_path: Path, where: str
