@@ -102,8 +102,8 @@ def _with_files(
 
 def _listed(repo: Any, md5: str) -> set[str] | None:
     """Return the md5s of a folder's files, by a listing that may have to be fetched; None where there is none."""
-    from dvc_data.hashfile import load
     from dvc_data.hashfile.hash_info import HashInfo
+    from dvc_data.hashfile.tree import Tree
 
     wanted, cache = HashInfo("md5", md5), repo.cache.local
     if not cache.exists(md5):
@@ -111,7 +111,7 @@ def _listed(repo: Any, md5: str) -> set[str] | None:
         if not has_remote or not repo.cloud.get_remote_odb().exists(md5):
             return None
         repo.cloud.pull([wanted])
-    return {file.value for _, _, file in load(cache, wanted)}
+    return {file.value for _, _, file in Tree.load(cache, wanted)}
 
 
 def _rest(repo: Any, kind: str, kept: Collection[str]) -> Unreached:

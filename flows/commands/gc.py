@@ -84,9 +84,8 @@ def _reach(
         )
     if "remote" in kinds:
         _fetch(workspace.root)
-    os.environ.setdefault(
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1"
-    )  # else an MLflow that is down takes minutes
+    # Else an MLflow that is down takes minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     store = open_store(workspace)
     reach = find_reach(workspace, os.environ, store, aliases=not args.without_aliases)
     return replace(reach, checkouts=(*reach.checkouts, *(args.projects or ())))
