@@ -11,6 +11,7 @@ from typing import Any
 
 from afm.errors import UserError
 from afm.jsonl import read_json
+from flows.cleanup.freed import shown
 from flows.executors import Outcome, OutcomeKind
 from flows.hashing import walk
 from flows.identity import Request
@@ -65,8 +66,8 @@ def check_space(
     needed = max(0, expected.num_bytes - size_of(scratch))
     if free < needed + floor:
         raise UserError(
-            f"{cell} does not start: {home / '.results'} has {_gb(free)} free, but {_gb(needed)} will be written "
-            f"({expected.basis}) and {_gb(floor)} must stay free ({FLOOR_VARIABLE}). {ADVICE}"
+            f"{cell} does not start: {home / '.results'} has {shown(free)} free, but {shown(needed)} will be written "
+            f"({expected.basis}) and {shown(floor)} must stay free ({FLOOR_VARIABLE}). {ADVICE}"
         )
 
 
@@ -135,7 +136,7 @@ def full_disk(outcome: Outcome, home: Path) -> Outcome:
     free = shutil.disk_usage(home).free
     if not lines and free >= FULL_BYTES:
         return outcome
-    words = lines[-1] if lines else f"{_gb(free)} free on {home}"
+    words = lines[-1] if lines else f"{shown(free)} free on {home}"
     reason = f"the disk is full: {words}; {ADVICE}"
     return replace(outcome, kind=OutcomeKind.DISK, reason=reason)
 
@@ -143,7 +144,3 @@ def full_disk(outcome: Outcome, home: Path) -> Outcome:
 def is_full(error: OSError) -> bool:
     """Tell whether an error says that the disk is full; one that stands for several has no number."""
     return error.errno in FULL_ERRORS or bool(FULL.search(str(error)))
-
-
-def _gb(num_bytes: float) -> str:
-    return f"{num_bytes / 1e9:.2f} GB"

@@ -42,7 +42,10 @@ def toy(tmp_path: Path, small: Path) -> Iterator[Toy]:
 def test_a_stage_without_room_does_not_start(toy: Toy, small: Path) -> None:
     code, output = toy.run(*SUBMIT)
     assert code == 2, output
-    assert f"alpha@mhqa does not start: {small}/.results has 0.00 GB free" in output
+    assert (
+        f"alpha@mhqa does not start: {small}/.results has 4.2 MB free, but 0 B will be written"
+        in output
+    )
     assert "`afm gc` lists what can go" in output
     assert not toy.trace.exists()
 
