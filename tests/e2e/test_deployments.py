@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from datetime import datetime
 
+import httpx
 import pytest
 
 from tests.support.prefect_world import PrefectWorld, prefect_world
@@ -159,7 +160,10 @@ def test_the_server_takes_the_automations(world: PrefectWorld) -> None:
 def test_doctor_sees_the_deployments_and_that_sqlite_has_one_worker_too_many(
     world: PrefectWorld,
 ) -> None:
-    world.ask("/work_pools/kubernetes/workers/heartbeat", {"name": "second"})
+    beat = httpx.post(
+        f"{world.api}/work_pools/kubernetes/workers/heartbeat", json={"name": "second"}
+    )
+    assert beat.is_success, beat.text
     code, output = world.toy.run(str(world.toy.python), "-m", "flows.cli", "doctor", "--json")
     assert code == 1, output
     tree = json.loads(output[output.index("{") :])
