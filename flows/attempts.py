@@ -17,6 +17,8 @@ from flows.records import Record
 from stages._stage import EXIT_FILE
 
 ATTEMPT = "attempt.json"
+READS = "reads.json"
+"""File in scratch with the md5 of every input by path: what must stay while the job runs."""
 
 
 class Attempt(BaseModel):

@@ -41,6 +41,9 @@ COMMANDS = {
     "compare": Command(
         "flows.commands.compare", "run", "add_arguments", "two runs of the pipeline, cell by cell"
     ),
+    "doctor": Command(
+        "flows.commands.doctor", "run", "add_arguments", "what is amiss here, and what to do"
+    ),
     "why": Command("flows.commands.why", "run", "add_arguments", "what makes a stage stale"),
     "cancel": Command(
         "flows.commands.cancel", "run", "add_arguments", "end active jobs on purpose"
@@ -48,9 +51,7 @@ COMMANDS = {
     "accept": Command(
         "flows.commands.accept", "run", "add_arguments", "keep results when only comments changed"
     ),
-    "gc": Command(
-        "flows.commands.gc", "run", "add_arguments", "drop what DVC's cache holds already"
-    ),
+    "gc": Command("flows.commands.gc", "run", "add_arguments", "free disk space; lists first"),
     "params": Command("flows.commands.params", "run", "add_arguments", "edit params.yaml, checked"),
     "smoke": Command(
         "flows.commands.smoke",

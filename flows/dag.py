@@ -1,4 +1,4 @@
-"""The pipeline as DVC sees it: cells, their order, and which of them are stale. The only importer of dvc."""
+"""The pipeline as DVC sees it: cells, their order, and which of them are stale. Imports dvc."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

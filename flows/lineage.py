@@ -1,4 +1,4 @@
-"""From run records to MLflow: the view on what the records say. The only importer of mlflow.
+"""From run records to MLflow: the view on what the records say. Only flows.aliases imports mlflow too.
 
 Records are the truth: a sync can be repeated, interrupted, or start from an empty MLflow, and gives the same runs.
 """

@@ -1,7 +1,7 @@
 """What lineage shows of a run record: names, params, metrics, edges. Pure data; no tracking server."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,28 @@ def chosen_model(score: Record, variant: str, records: Sequence[Record]) -> str 
         if is_judged and record.axes["variant"] == variant:
             return next((md5 for md5 in record.deps.values() if md5 in models), None)
     return None
+
+
+def ancestry(models: Iterable[str], runs: Iterable[Mapping[str, str]]) -> frozenset[str]:
+    """Return the md5s of models and of everything that led to them, what was made beside it too.
+
+    Args:
+        models: md5s.
+        runs: the tags of each stage run, as `_tags` makes them.
+    """
+    edges = [
+        tuple(
+            {tag.partition(".")[2] for tag in tags if tag.startswith(kind)}
+            for kind in ("in.", "out.")
+        )
+        for tags in runs
+    ]
+    reached = frontier = frozenset(models)
+    while frontier:
+        near = [ins | outs for ins, outs in edges if outs & frontier]
+        frontier = frozenset().union(*near) - reached
+        reached |= frontier
+    return reached
 
 
 def _tags(record: Record) -> dict[str, str]:

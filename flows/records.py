@@ -30,6 +30,8 @@ class Record(BaseModel):
     """md5 by path as DVC knows it."""
     outs: dict[str, str]
     """md5 by path as DVC knows it; empty for an attempt that failed."""
+    out_bytes: int = 0
+    """Size of all outputs [bytes]; 0 for an attempt that failed, and in records from before it was kept."""
     metrics: dict[str, Any]
     """The stage's metrics.json; empty for an attempt that failed."""
     facts: dict[str, Any]

@@ -35,7 +35,10 @@ def prefect_home(root: Path) -> Path:
 
 def prefect_environment(root: Path, port: int) -> dict[str, str]:
     """Return the environment of everything that talks to the checkout's Prefect server."""
-    return quiet_environment(os.environ) | {
+    # Named, so that `afm doctor` can tell; the server shows no address of a database.
+    is_own = "PREFECT_SERVER_DATABASE_CONNECTION_URL" not in os.environ
+    own = {"PREFECT_SERVER_DATABASE_DRIVER": "sqlite+aiosqlite"} if is_own else {}
+    return {**own, **quiet_environment(os.environ)} | {
         "PREFECT_HOME": str(prefect_home(root)),
         "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
         # Without it the page asks port 4200, whichever port the server has.

@@ -138,10 +138,14 @@ def place(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     sibling = target.with_name(f".{target.name}.{os.getpid()}.new")
     remove(sibling)
-    if source.is_dir():
-        shutil.copytree(source, sibling, copy_function=_link)
-    else:
-        _link(source, sibling)
+    try:
+        if source.is_dir():
+            shutil.copytree(source, sibling, copy_function=_link)
+        else:
+            _link(source, sibling)
+    except OSError:  # a full disk needs no half copy on top
+        remove(sibling)
+        raise
     if target.is_dir() or source.is_dir():
         remove(target)  # no rename replaces a folder that is not empty; DVC has removed it before
     sibling.rename(target)

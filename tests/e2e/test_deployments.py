@@ -1,9 +1,11 @@
 """Deployments on a real Prefect server and worker: parameters, parallel cells, failures, approval, cancelling."""
 
+import json
 import subprocess
 from collections.abc import Iterator
 from datetime import datetime
 
+import httpx
 import pytest
 
 from tests.support.prefect_world import PrefectWorld, prefect_world
@@ -153,3 +155,21 @@ def test_the_server_takes_the_automations(world: PrefectWorld) -> None:
     found = world.ask("/automations/filter", {})
     assert {one["name"] for one in found} == {"afm-failed", "afm-stuck"}
     assert all(one["enabled"] for one in found)
+
+
+def test_doctor_sees_the_deployments_and_that_sqlite_has_one_worker_too_many(
+    world: PrefectWorld,
+) -> None:
+    beat = httpx.post(
+        f"{world.api}/work_pools/kubernetes/workers/heartbeat", json={"name": "second"}
+    )
+    assert beat.is_success, beat.text
+    code, output = world.toy.run(str(world.toy.python), "-m", "flows.cli", "doctor", "--json")
+    assert code == 1, output
+    tree = json.loads(output[output.index("{") :])
+    found = {one["text"]: one for one in tree["findings"] if one["topic"] == "services"}
+    texts = "\n".join(found)
+    assert "Prefect has all 8 deployments of prefect.yaml" in texts
+    (one,) = [one for text, one in found.items() if "2 worker(s) online on SQLite" in text]
+    assert one["state"] == "problem"
+    assert "PostgreSQL" in one["todo"]

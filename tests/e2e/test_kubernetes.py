@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flows.executors.cluster.access import ACCESS
 from tests.support.cluster import Cluster
 from tests.support.cluster_toy import PROFILE, ClusterToy, config
 from tests.support.toy import ALPHA_WORDS
@@ -39,8 +40,11 @@ def created(toy: ClusterToy) -> list[str]:
 
 
 def test_repro_runs_stages_as_jobs_and_then_nothing(toy: ClusterToy) -> None:
+    toy.cluster.reset_requests()
     code, output = toy.run(*toy.dvc("repro"))
     assert code == 0, output
+    granted = {f"{verb} {one.resource}" for one in ACCESS for verb in one.verbs}
+    assert {"create jobs", "list pods", "get pods/log"} <= set(toy.cluster.requests()) <= granted
     assert (toy.root / ROWS).read_text().count("hello") == 4
     assert "row 3" in output
     assert len(created(toy)) == 2

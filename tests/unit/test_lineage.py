@@ -13,46 +13,14 @@ import pytest
 
 from afm.jsonl import write_json
 from flows import lineage
+from flows.aliases import aliased_content
 from flows.lineage_view import stage_run
-from flows.records import Record, write_record
+from flows.records import write_record
 from flows.recovery import without_record
+from tests.support.records import BASE, MODEL, record
 
-BASE = "a" * 32 + ".dir"
-MODEL = "b" * 32 + ".dir"
 RL = "r" * 32 + ".dir"
 STEPS = "c" * 32
-
-
-def record(stage: str, **changes: Any) -> Record:
-    """A finished record of one mhqa-tiny cell."""
-    values: dict[str, Any] = {
-        "identity": f"id-{stage}",
-        "stage": stage,
-        "cell": f"{stage}@mhqa-tiny",
-        "axes": {"agent": "mhqa", "scale": "tiny"},
-        "params": {f"scales.tiny.{stage}": {"lr": 0.1, "layers": [1, 2]}},
-        "code": {},
-        "deps": {"data/models/base/mhqa-tiny": BASE},
-        "outs": {"data/models/sft/mhqa-tiny": MODEL},
-        "metrics": {f"{stage}/loss": 0.5, f"{stage}/undefined": None},
-        "facts": {},
-        "constraints": "d" * 32,
-        "environment": "pipeline",
-        "python": "3.11",
-        "executor": "local",
-        "host": "laptop",
-        "pid": 1,
-        "git_commit": "e" * 40,
-        "git_dirty": True,
-        "pipeline_run": "f" * 32,
-        "started": 100.0,
-        "ended": 160.0,
-        "wall_s": 60.0,
-        "outcome": "succeeded",
-        "exit_code": 0,
-        "log_tail": "",
-    }
-    return Record(**values | changes)
 
 
 @pytest.fixture(scope="session")
@@ -168,6 +136,17 @@ def test_the_gate_names_the_champion(checkout: Path, rl_wins: bool, model: str) 
     judge(checkout, rl_wins=rl_wins)
     assert lineage.sync(checkout) == 5
     assert champion(checkout) == f"dvc://{model}"
+
+
+def test_an_alias_leads_to_its_model_and_all_that_led_there(checkout: Path) -> None:
+    data, other = "1" * 32, "2" * 32
+    parent = record("filter", deps={"source": data}, outs={"x": BASE, "beside": other})
+    stray = record("filter", identity="stray", deps={}, outs={"stray": "3" * 32})
+    for one in (parent, stray, record("sft")):
+        write_record(checkout / ".lineage", one)
+    assert aliased_content(checkout.parent) == set()
+    lineage.sync(checkout)
+    assert aliased_content(checkout) == {MODEL, BASE, data, other}
 
 
 def test_a_model_that_no_score_has_judged_is_no_champion(checkout: Path) -> None:

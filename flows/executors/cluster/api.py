@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ TRANSIENT = frozenset({429, 500, 502, 503, 504})
 """Answers that say nothing about the request."""
 RELOADS = 1
 """How often in a row a refused token is read again: it may have been rotated."""
+JSON = "application/json"
+METADATA_ONLY = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Object = dict[str, Any]
@@ -71,6 +74,16 @@ class Api:
                 return None
             raise
 
+    def exists(self, path: str) -> bool:
+        """Tell whether there is an object, without reading more of it than its metadata: it may be a Secret."""
+        try:
+            self._ask("GET", path, {}, accept=METADATA_ONLY)
+        except ClusterError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
     def create(self, path: str, body: Object, **query: str) -> Object:
         """Create an object.
 
@@ -111,7 +124,7 @@ class Api:
         """
         import urllib3
 
-        response = self._send("GET", path, query, None, "application/json", read_s)
+        response = self._send("GET", path, query, None, JSON, read_s)
         if response.status != 200:
             raise _refusal(path, response)
         rest = b""
@@ -132,12 +145,15 @@ class Api:
         path: str,
         query: Mapping[str, str],
         body: Object | None = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
+        accept: str = JSON,
     ) -> Object:
         deadline, wait, refused, told = time.monotonic() + self._patience_s, RETRY_S, 0, False
         while True:
             try:
-                return _body(path, self._send(method, path, query, body, content_type, READ_S))
+                return _body(
+                    path, self._send(method, path, query, body, content_type, READ_S, accept)
+                )
             except ClusterError as error:
                 if error.status == 401 and refused < RELOADS:
                     refused += 1
@@ -161,10 +177,11 @@ class Api:
         body: Object | None,
         content_type: str,
         read_s: float,
+        accept: str = JSON,
     ) -> Any:
         import urllib3
 
-        headers = {"Accept": "application/json"} | ({"Content-Type": content_type} if body else {})
+        headers = {"Accept": accept} | ({"Content-Type": content_type} if body else {})
         request = self._client.param_serialize(
             method,
             path,
@@ -179,6 +196,20 @@ class Api:
             raise ClusterError(f"{method} {path}: no answer: {error}") from error
         except _client_error() as error:
             raise ClusterError(f"{method} {path}: {error.reason}", status=error.status) from error
+
+
+def quantity(text: str) -> Decimal:
+    """Read a quantity like `500m` or `16Gi`.
+
+    Raises:
+        UserError: it is none.
+    """
+    from kubernetes.utils.quantity import parse_quantity
+
+    try:
+        return Decimal(parse_quantity(text))  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        raise UserError(f"{text!r} is no quantity of Kubernetes: {error}") from error
 
 
 def _client_error() -> Any:
@@ -199,8 +230,9 @@ def _load() -> tuple[Any, str]:
             config.load_incluster_config(settings)  # type: ignore[no-untyped-call]
             namespace = NAMESPACE_FILE.read_text().strip()
         else:
-            config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-            _, active = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
+            file = os.environ.get("KUBECONFIG")  # the client itself looks once, when it is imported
+            config.load_kube_config(file, client_configuration=settings)  # type: ignore[no-untyped-call]
+            _, active = config.list_kube_config_contexts(file)  # type: ignore[no-untyped-call]
             namespace = active["context"].get("namespace", "default")
     except (ConfigException, TypeError) as error:
         raise UserError(

@@ -51,5 +51,7 @@ RESOURCES = {
         Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False),
         Resource(RBAC, "v1", "roles", "Role"),
         Resource(RBAC, "v1", "rolebindings", "RoleBinding"),
+        # Only kept: nothing admits by it, and the official client knows no fields of it.
+        Resource("kueue.x-k8s.io", "v1beta2", "localqueues", "LocalQueue", model="object"),
     )
 }

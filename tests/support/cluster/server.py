@@ -27,7 +27,11 @@ VERSION = {
 }
 MAX_BODY = 3 * 2**20
 READ_ONLY_METADATA = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
-REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+REVIEWS = Resource(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview"
+)
+REVIEW = f"/apis/{REVIEWS.api_version}/{REVIEWS.plural}"
+METADATA_ONLY = "as=PartialObjectMetadata"
 FREE = ("/version", "/livez", "/readyz", "/healthz")
 
 
@@ -81,13 +85,25 @@ class ApiServer:
             return await self._logs.serve(request, self._find(target))
         body = await _body(request)
         code, answer = getattr(self, f"_{verb}")(request, target, body)
-        return web.json_response(visible(answer), status=code)
+        answer = visible(answer)
+        if METADATA_ONLY in request.headers.get("Accept", ""):
+            answer = {
+                "kind": "PartialObjectMetadata",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": answer["metadata"],
+            }
+        return web.json_response(answer, status=code)
 
     def _review(self, user: str, body: Object) -> web.Response:
+        check_schema(REVIEWS, body, strict=True)
         asked = body["spec"].get("resourceAttributes") or {}
         resource = asked.get("resource", "")
         full = f"{resource}/{asked['subresource']}" if asked.get("subresource") else resource
-        allowed = self._users.may(user, asked.get("verb", ""), full, asked.get("namespace", ""))
+        row = RESOURCES.get(resource)
+        is_there = row is not None and row.group == asked.get("group", "")
+        allowed = is_there and self._users.may(
+            user, asked.get("verb", ""), full, asked.get("namespace", "")
+        )
         return web.json_response(body | {"status": {"allowed": allowed}}, status=201)
 
     def _find(self, target: Target) -> Object:
