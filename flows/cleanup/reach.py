@@ -8,8 +8,8 @@ from pathlib import Path
 from afm.errors import UserError
 from afm.jsonl import read_json
 from flows.attempts import READS
-from flows.branch import git
 from flows.executors import ClusterError, make_executor
+from flows.git import git
 from flows.jobs import UNKNOWN, list_jobs
 from flows.records import read_records
 from flows.store import Store

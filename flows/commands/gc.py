@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from afm.errors import UserError
-from flows.branch import git
 from flows.cleanup.freed import Freed, shown
 from flows.cleanup.objects import Unreached, unreached
 from flows.cleanup.reach import Reach, find_reach
 from flows.cleanup.results import Removal, collect, open_store
 from flows.commands._dvc import dvc
+from flows.git import git
 from flows.workspace import Workspace, here
 
 KINDS = ("results", "scratch", "cache", "remote")

@@ -4,8 +4,8 @@ import os
 import subprocess
 from collections.abc import Iterator
 
-from flows.branch import LOCK
 from flows.doctor.finding import Finding, Site, ok, problem, warning
+from flows.git import LOCK
 
 TOPIC = "git"
 REMOTE_TIMEOUT_S = 20.0
