@@ -14,18 +14,17 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from afm.errors import UserError
-from afm.jsonl import write_json
 from flows.attempts import begin_attempt
 from flows.dvc_files import watch_over
 from flows.environment import quiet_environment
 from flows.executors import ClusterError, Outcome, OutcomeKind
-from flows.identity import params_tree, stage_names
+from flows.identity import stage_names
 from flows.jobs import list_jobs
 from flows.locks import IdentityLock
 from flows.owner import OwnerGone
 from flows.records import write_record
 from flows.store import Manifest, remove
-from flows.submission import PARAMS, Submission, prepare
+from flows.submission import Submission, prepare
 from flows.workspace import Workspace
 from stages._stage import EXIT_USER_ERROR
 
@@ -123,7 +122,7 @@ def _run(submission: Submission, lock: IdentityLock) -> Outcome:
         )  # checkpoints of a finished run: what is made again is made from nothing
     submission.scratch.mkdir(parents=True, exist_ok=True)
     submission.store.begin(submission.identity, submission.request.outputs)
-    write_json(submission.scratch / PARAMS, params_tree(submission.ingredients.params))
+    submission.write_settings()
     begin_attempt(submission.scratch, job.cell, submission.workspace.root, submission.executor.name)
     start_lineage_sync(submission.workspace)
     _name_superseded(submission)

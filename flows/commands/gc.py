@@ -1,10 +1,12 @@
-"""`afm gc`: drop results that DVC's cache holds too, and the scratch of what is finished."""
+"""`afm gc`: drop results that DVC's cache holds too, the scratch of what is finished, and endpoints without users."""
 
 import argparse
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from flows.commands._dvc import dvc
+from flows.executors import make_executor
 from flows.hashing import Hasher
 from flows.jobs import UNKNOWN, list_jobs
 from flows.locks import IdentityLock
@@ -26,6 +28,8 @@ def run(args: argparse.Namespace) -> int:
     cache = Path(dvc(workspace.root, "cache", "dir").strip())
     for line in collect(workspace, workspace.root / cache, ended=args.ended, dry_run=args.dry_run):
         print(line)
+    for what in make_executor(os.environ).tidy(dry_run=args.dry_run):
+        print(f"{'would end' if args.dry_run else 'ended'} {what}")
     return 0
 
 
