@@ -2,18 +2,28 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from afm.jsonl import read_json
+from afm.params.endpoints import EndpointParams
+from flows.executors import ClusterNeeds, NamedEndpoint
+from flows.executors.cluster.api import Api
+from flows.executors.cluster.endpoint_manifest import endpoint_name
+from flows.executors.cluster.endpoints import Endpoints
+from flows.executors.cluster.jobs import Jobs
+from flows.executors.cluster.settings import read_settings
 from flows.records import read_records
 from tests.support.cluster import Cluster
-from tests.support.cluster_toy import config
+from tests.support.cluster_toy import PROFILE, config
 from tests.support.endpoint_toy import EndpointToy, block, words
+from tests.support.stage_job import a_job
 
 pytestmark = pytest.mark.e2e
 
@@ -227,3 +237,60 @@ def test_on_this_machine_the_stage_serves_the_model_itself(toy: EndpointToy) -> 
     assert toy.jobs() == []
     (used,) = read_json(next((toy.root / ".scratch").glob("*/facts.json")))["endpoints"]
     assert used["base_url"].startswith("http://127.0.0.1:")
+
+
+class Runner(threading.Thread):
+    """A runner that wants an endpoint of 4 GPUs and a stage of 2, until it is told to leave."""
+
+    def __init__(self, toy: EndpointToy, revision: str) -> None:
+        super().__init__(daemon=True)
+        settings = read_settings(toy.root, toy.extra)
+        api = Api(patience_s=10, pause=self._pause)
+        params = EndpointParams.model_validate(block(revision, gpus=4))
+        one = NamedEndpoint(name="toy", params=params)
+        job = a_job("delta", ClusterNeeds(gpus_per_node=2))
+        self.job = replace(job, workspace=toy.root, endpoints=(one,))
+        self.name_there = endpoint_name(one, settings)
+        self.said: list[str] = []
+        self.left = threading.Event()
+        jobs = Jobs(api, settings.namespace, self._pause)
+        self.endpoints = Endpoints(jobs, settings, toy.root, self._pause, self.said.append)
+
+    def run(self) -> None:
+        try:
+            self.endpoints.ensure(self.job)
+        except KeyboardInterrupt:
+            self.left.clear()
+            self.endpoints.release()
+            self.endpoints.sweep()
+
+    def _pause(self, seconds: float) -> None:
+        if self.left.wait(min(seconds, 0.2)):
+            raise KeyboardInterrupt
+
+
+def test_two_runs_do_not_each_hold_an_endpoint_and_wait_for_the_other(
+    toy: EndpointToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The client reads KUBECONFIG when it is imported.
+    place = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
+    monkeypatch.setattr(place, str(toy.kubeconfig))
+    images = toy.settings["images"] | {"serve": "missing:1"}
+    toy.configure(images=images, defaults=PROFILE | {"gpu": True})
+    toy.gpus(endpoint=4, hard=8)
+    first, second = Runner(toy, "a"), Runner(toy, "b")
+    first.start()
+    wait_for(lambda: toy.endpoints())
+    second.start()
+    wait_for(lambda: second.said)
+    assert "need 6 nvidia.com/gpu together" in second.said[0]
+    assert "and 2 promised" in second.said[0], "the first one's stage has no pod yet"
+    time.sleep(1)
+    assert [job["metadata"]["name"] for job in toy.endpoints()] == [first.name_there]
+    first.left.set()
+    first.join(30)
+    wait_for(lambda: len(toy.endpoints()) == 2)
+    assert toy.endpoints()[1]["metadata"]["name"] == second.name_there
+    second.left.set()
+    second.join(30)
+    assert toy.left() == []

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.executors.cluster.quota import judge, uncounted
+from flows.executors.cluster.quota import Verdict, Wish, judge, uncounted
 
 GPU = "nvidia.com/gpu"
 counts = st.integers(0, 20)
@@ -19,33 +19,40 @@ def quota(hard: int | None, used: int, name: str = "q") -> dict[str, Any]:
     return {"metadata": {"name": name}, "status": {"hard": values, "used": counted}}
 
 
-@given(st.lists(st.tuples(st.none() | counts, counts)), counts, counts)
+def judged(
+    quotas: list[dict[str, Any]], what: str, wanted: int, coming: int = 0, together: int = 0
+) -> Verdict:
+    together = max(together, wanted)
+    wish = Wish(resource=GPU, wanted=wanted, together=together, coming=coming, what=what)
+    return judge(quotas, wish)
+
+
+@given(st.lists(st.tuples(st.none() | counts, counts)), counts, counts, counts)
 def test_it_fits_exactly_where_it_fits_into_every_quota(
-    rows: list[tuple[int | None, int]], wanted: int, coming: int
+    rows: list[tuple[int | None, int]], wanted: int, standing: int, coming: int
 ) -> None:
-    verdict = judge([quota(*row) for row in rows], GPU, wanted, coming, "they")
+    verdict = judged([quota(*row) for row in rows], "they", wanted, coming, wanted + standing)
     limits = [(hard, used) for hard, used in rows if hard is not None]
-    assert verdict.ever == (wanted == 0 or all(wanted <= hard for hard, _ in limits))
-    assert verdict.now == (
-        wanted == 0 or all(used + coming + wanted <= hard for hard, used in limits)
-    )
+    ever = wanted == 0 or all(wanted + standing <= hard for hard, _ in limits)
+    now = wanted == 0 or all(used + coming + wanted <= hard for hard, used in limits)
+    assert (verdict.ever, verdict.now) == (ever, ever and now)
     assert bool(verdict.reason) == (not verdict.now)
 
 
 def test_the_reason_names_the_quota_that_decides() -> None:
     full, small = quota(8, 7, "full"), quota(2, 0, "small")
-    assert judge([full, small], GPU, 4, 0, "a and b").reason == (
+    assert judged([full, small], "a and b", 4).reason == (
         "a and b need 4 nvidia.com/gpu together, quota 'small' never gives more than 2"
     )
-    assert judge([full], GPU, 4, 1, "a").reason == (
-        "a need 4 nvidia.com/gpu together; of quota 'full' 7 of 8 are taken and 1 promised"
+    assert judged([full], "a", 4, coming=1, together=6).reason == (
+        "a need 6 nvidia.com/gpu together, 4 of them now; of quota 'full' 7 of 8 are taken and 1 promised"
     )
 
 
 def test_a_quota_that_nobody_has_counted_yet_holds_as_written() -> None:
     fresh = {"metadata": {"name": "q"}, "spec": {"hard": {f"requests.{GPU}": "2"}}}
-    assert not judge([fresh], GPU, 3, 0, "it").ever
-    assert judge([fresh], GPU, 2, 0, "it").now
+    assert not judged([fresh], "it", 3).ever
+    assert judged([fresh], "it", 2).now
 
 
 def job(gpus: int, parallelism: int, active: int, **more: Any) -> dict[str, Any]:

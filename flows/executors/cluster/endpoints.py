@@ -8,6 +8,7 @@ active Job nor a live lease ends it.
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from flows.executors.cluster.follow import Patience
 from flows.executors.cluster.jobs import Jobs
 from flows.executors.cluster.leases import Leases
 from flows.executors.cluster.manifest import consumer_label, needs_of
-from flows.executors.cluster.quota import FITS, Verdict, judge, uncounted
+from flows.executors.cluster.quota import FITS, Verdict, Wish, judge, uncounted
 from flows.executors.cluster.settings import Settings
 from flows.executors.cluster.verdict import (
     condition,
@@ -71,7 +72,7 @@ class Endpoints:
         wanted = {endpoint_name(one, self._settings): one for one in served_ones(job)}
         while True:
             for name in sorted(wanted):
-                self._leases.acquire(name, lambda name=name: self._tell_of_another(name))  # type: ignore[misc]
+                self._leases.acquire(name, partial(self._tell_of_another, name))
             verdict = self._begin(job, wanted)
             if not verdict.ever:
                 return Outcome(kind=OutcomeKind.QUOTA, reason=verdict.reason)
@@ -82,6 +83,7 @@ class Endpoints:
             self.release()
             if not verdict.now:
                 self._tell(f"waiting: quota: {verdict.reason}")
+                self.sweep()  # what a runner that has died left behind may hold the GPUs
                 self._pause(self._settings.poll_s)
 
     def stand(self, job: Job) -> bool:
@@ -147,7 +149,7 @@ class Endpoints:
         own = stage_gpus(job, self._settings)
         self._leases.acquire(QUOTA_LEASE)
         try:
-            verdict = self._judge(job, missing, own)
+            verdict = self._judge(job, missing, own, [*wanted.values()])
             if verdict.now:
                 for one in missing:
                     self._create(one, job)
@@ -176,11 +178,18 @@ class Endpoints:
         manifest = endpoint_job(one, job, self._settings, self._root)
         self._jobs.create(manifest, endpoint_service(name, self._settings))
 
-    def _judge(self, job: Job, missing: Sequence[NamedEndpoint], own: int) -> Verdict:
-        wanted = own + sum(served(one).gpus for one in missing)
+    def _judge(
+        self,
+        job: Job,
+        missing: Sequence[NamedEndpoint],
+        own: int,
+        everyone: Sequence[NamedEndpoint],
+    ) -> Verdict:
+        resource = self._settings.gpu_resource
+        gpus = {one.name: served(one).gpus for one in everyone}
+        wanted = own + sum(gpus[one.name] for one in missing)
         if not wanted:
             return FITS
-        resource = self._settings.gpu_resource
         try:
             quotas = self._jobs.api.get(self._jobs.core("resourcequotas"))["items"]
         except ClusterError as error:
@@ -188,9 +197,14 @@ class Endpoints:
                 raise
             self._tell(f"the quotas cannot be seen, so GPUs are not counted first: {error}")
             return FITS
-        coming = uncounted(self._jobs.labelled(MANAGED), resource) + self._leases.reserved()
-        names = [job.cell, *(f"endpoint {one.name!r}" for one in missing)]
-        return judge(quotas, resource, wanted, coming, " and ".join(names))
+        wish = Wish(
+            resource=resource,
+            wanted=wanted,
+            together=own + sum(gpus.values()),
+            coming=uncounted(self._jobs.labelled(MANAGED), resource) + self._leases.reserved(),
+            what=" and ".join([job.cell, *(f"endpoint {name!r}" for name in gpus)]),
+        )
+        return judge(quotas, wish)
 
     def _wait_for_all(self, wanted: Mapping[str, NamedEndpoint]) -> tuple[Outcome | None, bool]:
         """Wait until all endpoints answer; returns why one never will, and whether all do.

@@ -23,36 +23,44 @@ class Verdict:
 FITS = Verdict(ever=True, now=True)
 
 
-def judge(quotas: Iterable[Object], resource: str, wanted: int, coming: int, what: str) -> Verdict:
-    """Compare a wish with every quota that limits GPUs.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """GPUs that are to be taken."""
 
-    Args:
-        quotas: ResourceQuotas of the namespace.
-        resource: of the GPUs, for instance `nvidia.com/gpu`.
-        wanted: GPUs that are to be taken together.
-        coming: GPUs that others will take and that no quota counts yet.
-        what: what they are for, in words.
-    """
-    found = [_judge_one(quota, resource, wanted, coming, what) for quota in quotas]
-    return min(found, key=lambda one: (one.ever, one.now), default=FITS) if wanted else FITS
+    resource: str
+    """Of the GPUs, for instance `nvidia.com/gpu`."""
+    wanted: int
+    """To be taken now."""
+    together: int
+    """At once in the end: with what stands already and is to stay."""
+    coming: int
+    """Others will take these, and no quota counts them yet."""
+    what: str
+    """What the GPUs are for, in words."""
 
 
-def _judge_one(quota: Object, resource: str, wanted: int, coming: int, what: str) -> Verdict:
-    key = f"requests.{resource}"
+def judge(quotas: Iterable[Object], wish: Wish) -> Verdict:
+    """Compare a wish with every quota of a namespace that limits GPUs."""
+    found = [_judge_one(quota, wish) for quota in quotas]
+    return min(found, key=lambda one: (one.ever, one.now), default=FITS) if wish.wanted else FITS
+
+
+def _judge_one(quota: Object, wish: Wish) -> Verdict:
+    key = f"requests.{wish.resource}"
     status = quota.get("status") or {}
     hard = (status.get("hard") or (quota.get("spec") or {}).get("hard") or {}).get(key)
     if hard is None:
         return FITS
     used = int((status.get("used") or {}).get(key, 0))
     name = quota["metadata"]["name"]
-    if wanted > int(hard):
-        reason = (
-            f"{what} need {wanted} {resource} together, quota {name!r} never gives more than {hard}"
-        )
+    need = f"{wish.what} need {wish.together} {wish.resource} together"
+    if wish.together > int(hard):
+        reason = f"{need}, quota {name!r} never gives more than {hard}"
         return Verdict(ever=False, now=False, reason=reason)
-    if wanted > int(hard) - used - coming:
-        taken = f"{used} of {hard} are taken" + (f" and {coming} promised" if coming else "")
-        reason = f"{what} need {wanted} {resource} together; of quota {name!r} {taken}"
+    if wish.wanted > int(hard) - used - wish.coming:
+        promised = f" and {wish.coming} promised" if wish.coming else ""
+        taken = f"{used} of {hard} are taken{promised}"
+        reason = f"{need}, {wish.wanted} of them now; of quota {name!r} {taken}"
         return Verdict(ever=True, now=False, reason=reason)
     return FITS
 
