@@ -61,12 +61,6 @@ def with_endpoint(
     Raises:
         UserError: it does not answer, serves another model, or its key is not set.
     """
-    limits = ClientLimits(
-        concurrency=access.concurrency,
-        timeout_s=access.timeout_s,
-        max_tries=access.max_tries,
-        max_total_tokens=access.max_total_tokens,
-    )
     account = Account(
         facts=facts,
         name=name,
@@ -75,11 +69,20 @@ def with_endpoint(
     )
     try:
         with _found(name, model, access, log, environ) as endpoint:
-            return ask(endpoint, limits, work, account)
+            return ask(endpoint, _limits(access), work, account)
     except ModelError as error:
         raise UserError(
             f"endpoint {name!r}: {error}; look at endpoints.{name} in params.yaml"
         ) from error
+
+
+def _limits(access: EndpointParams) -> ClientLimits:
+    return ClientLimits(
+        concurrency=access.concurrency,
+        timeout_s=access.timeout_s,
+        max_tries=access.max_tries,
+        max_total_tokens=access.max_total_tokens,
+    )
 
 
 @contextmanager

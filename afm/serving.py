@@ -87,17 +87,13 @@ def open_server(
     dev: bool = False,
     listening: Listening = LOOPBACK,
 ) -> Iterator[Server]:
-    """Serve a model for the time of the context.
-
-    The server runs in a session of its own; its whole process group ends with the context, and also when this process
-    is killed. Usable from any thread.
+    """Serve a model for the time of the context; its whole process group ends with that, or with this process.
 
     Args:
         model: Hugging Face folder, or the folder of a hub model's manifest. A tied model is served as an untied copy.
         params: Settings of the scale or of the endpoint.
         log: File for the server's output; a copy of a tied model stands beside it.
-        python: Interpreter of the serve environment; else `AFM_SERVE_PYTHON`, else this one if it has vLLM, else the
-            repository's `.venv-serve`.
+        python: Interpreter of the serve environment; else see `afm.serving_command.serve_python`.
         dev: Also open `/collective_rpc` (weight reload), and report log-probabilities after temperature.
         listening: Address and names.
 

@@ -2,16 +2,19 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from flows.commands._dvc import dvc
-from flows.executors import make_executor
+from flows.executors import ClusterError, make_executor
 from flows.hashing import Hasher
 from flows.jobs import UNKNOWN, list_jobs
 from flows.locks import IdentityLock
 from flows.store import Manifest, Store, remove
 from flows.workspace import Workspace, here
+
+EXIT_UNKNOWN = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Free what can be had again without running anything."""
+    """Free what can be had again without running anything.
+
+    Exit codes: 0 done; 1 the cluster did not tell which endpoints have no users.
+    """
     workspace = here()
     cache = Path(dvc(workspace.root, "cache", "dir").strip())
     for line in collect(workspace, workspace.root / cache, ended=args.ended, dry_run=args.dry_run):
         print(line)
-    for what in make_executor(os.environ).tidy(dry_run=args.dry_run):
+    try:
+        ended = make_executor(os.environ).tidy(dry_run=args.dry_run)
+    except ClusterError as error:
+        print(f"cannot tell which endpoints have no users: {error}", file=sys.stderr)
+        return EXIT_UNKNOWN
+    for what in ended:
         print(f"{'would end' if args.dry_run else 'ended'} {what}")
     return 0
 

@@ -90,6 +90,14 @@ def endpoint_job(endpoint: NamedEndpoint, job: Job, settings: Settings, root: Pa
     part = Part(amounts=settings.endpoints, gpus=serve.gpus, gpu_product=serve.gpu_product)
     fill_pod(pod, settings, part)
     container = pod["containers"][0]
+    _fill_container(container, endpoint, job, settings, part)
+    _fill_probes(container, serve, settings, root)
+    return manifest
+
+
+def _fill_container(
+    container: Object, endpoint: NamedEndpoint, job: Job, settings: Settings, part: Part
+) -> None:
     container |= {
         "image": settings.images[ENVIRONMENT],
         "command": _command(endpoint, settings),
@@ -102,8 +110,6 @@ def endpoint_job(endpoint: NamedEndpoint, job: Job, settings: Settings, root: Pa
         shared_mount(job.workspace, settings, read_only=True),
         *mounts(settings, read_only=True),
     ]
-    _fill_probes(container, serve, settings, root)
-    return manifest
 
 
 def endpoint_service(name: str, settings: Settings) -> Object:

@@ -96,14 +96,18 @@ def stage_job(
         "ttlSecondsAfterFinished": settings.ttl_s,
     }
     if needs.nodes > 1:
-        spec |= {"completions": needs.nodes, "parallelism": needs.nodes}
-        # Where rank 0 vanishes without a word, each of the others counts.
-        spec["backoffLimit"] *= needs.nodes
-        spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
-        template["spec"]["subdomain"] = job_name(job)
+        _make_gang(spec, job_name(job), needs.nodes)
     fill_pod(template["spec"], settings, _part(job, needs))
     _fill_container(template["spec"]["containers"][0], job, settings, needs, environment)
     return manifest
+
+
+def _make_gang(spec: Object, name: str, nodes: int) -> None:
+    spec |= {"completions": nodes, "parallelism": nodes}
+    # Where rank 0 vanishes without a word, each of the others counts.
+    spec["backoffLimit"] *= nodes
+    spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
+    spec["template"]["spec"]["subdomain"] = name
 
 
 def require_home(job: Job, found: Object) -> None:
