@@ -119,7 +119,9 @@ class ModelClient:
             ModelError: it does not; says what was asked and what to do.
         """
         served = await self._tried(lambda: self._request("GET", "/models", None))
-        roots = {str(entry.get("id")): entry.get("root") for entry in served.get("data", ())}
+        roots: dict[str, str | None] = {
+            str(entry.get("id")): entry.get("root") for entry in served.get("data", ())
+        }
         if self.endpoint.model not in roots:
             raise ModelError(
                 f"{self.endpoint.base_url} does not serve {self.endpoint.model!r}; it serves {sorted(roots)}"

@@ -15,13 +15,14 @@ from flows.executors import Job, NamedEndpoint
 from flows.executors.cluster.manifest import QUEUE
 from flows.executors.cluster.pods import Part, fill_pod, mounts, resources, shared_mount, variables
 from flows.executors.cluster.settings import Settings
+from stages._stage import Environment
 
 TEMPLATE = Path("k8s") / "jobs" / "endpoint.yaml"
 READY = Path("k8s") / "services" / "serving" / "ready.py"
 COMPONENT = "app.kubernetes.io/name=afm-endpoint"
 """Selects the Jobs of endpoints."""
 STAGE = "endpoint"
-ENVIRONMENT = "serve"
+ENVIRONMENT: Environment = "serve"
 STARTUP_SLACK_S = 60.0
 """By which the startup probe is more patient than the server itself [s]."""
 
