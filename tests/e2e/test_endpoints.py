@@ -24,6 +24,7 @@ from tests.support.cluster import Cluster
 from tests.support.cluster_toy import PROFILE, config
 from tests.support.endpoint_toy import EndpointToy, block, words
 from tests.support.stage_job import a_job
+from tests.unit.fake_server import MODEL, Answer, scripted_server
 
 pytestmark = pytest.mark.e2e
 
@@ -229,6 +230,33 @@ def test_on_this_machine_the_stage_serves_the_model_itself(toy: EndpointToy) -> 
     assert toy.jobs() == []
     (used,) = read_json(next((toy.root / ".scratch").glob("*/facts.json")))["endpoints"]
     assert used["base_url"].startswith("http://127.0.0.1:")
+
+
+def test_a_server_that_stands_is_asked_at_its_address(toy: EndpointToy) -> None:
+    toy.extra |= {"AFM_EXECUTOR": "local"}
+    said = {"role": "assistant", "content": "HI"}
+    whole = {"id": "1", "object": "chat.completion", "created": 1, "model": MODEL}
+    choices = [{"index": 0, "finish_reason": "stop", "message": said}]
+    answers = (Answer(body={"data": [{"id": MODEL}]}), Answer(body=whole | {"choices": choices}))
+    with scripted_server(*answers) as (endpoint, _):
+        stands = block("", serve=None, base_url=endpoint.base_url)
+        toy.set_endpoint(stands | {"model": {"name": MODEL, "revision": ""}})
+        code, output = submit(toy)
+        assert code == 0, output
+    assert (toy.root / "data/one/rows.txt").read_text() == "HI\nHI"
+    (used,) = read_records(toy.root)[0].facts["endpoints"]
+    assert (used["base_url"], used["model"]) == (endpoint.base_url, MODEL)
+
+
+@pytest.mark.soak
+def test_an_outage_while_the_endpoint_starts_loses_nothing(toy: EndpointToy) -> None:
+    process = toy.submit(*words())
+    wait_for(lambda: toy.endpoints())
+    toy.cluster.outage(6)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert (len(toy.endpoints()), len(toy.stages())) == (1, 1)
+    assert toy.left() == []
 
 
 class Runner(threading.Thread):
