@@ -114,6 +114,7 @@ def test_an_endpoint_that_fails_gives_its_reason(toy: EndpointToy) -> None:
     assert toy.left() == []
 
 
+@pytest.mark.soak
 def test_an_image_that_is_missing_is_said(toy: EndpointToy) -> None:
     images = toy.settings["images"] | {"serve": "missing:1"}
     toy.configure(images=images, pending_deadline_s=2)
@@ -232,6 +233,7 @@ def test_on_this_machine_the_stage_serves_the_model_itself(toy: EndpointToy) -> 
     assert used["base_url"].startswith("http://127.0.0.1:")
 
 
+@pytest.mark.soak
 def test_a_server_that_stands_is_asked_at_its_address(toy: EndpointToy) -> None:
     toy.extra |= {"AFM_EXECUTOR": "local"}
     said = {"role": "assistant", "content": "HI"}
