@@ -18,7 +18,7 @@ smoke: envs ## the same graph at scale smoke, in a checkout of its own under bui
 	@$(AFM) smoke
 
 test: envs ## every test that this machine can run (ARGS for pytest; WORKERS=1 one after the other)
-	@$(PYTHON) -m pytest -m "not soak" -n $(WORKERS) --dist loadgroup $(ARGS)
+	@$(PYTHON) -m pytest -m "not soak" -n $(WORKERS) --dist loadscope $(ARGS)
 
 # Without KUBECONFIG the double stands in, and the output says so. AFM_TEST_IMAGE: any image with `python` on its PATH.
 test-cluster: envs ## how a cluster behaves, against the one of KUBECONFIG=... (ARGS for pytest)

@@ -109,18 +109,24 @@ class ModelClient:
         if self._openai is not None:
             await self._openai.close()
 
-    async def check(self) -> None:
+    async def check(self) -> str | None:
         """Check that the endpoint answers and serves the model, before any work.
+
+        Returns:
+            What the server says is behind the name (vLLM's `root`, a path or a hub id); None where it says nothing.
 
         Raises:
             ModelError: it does not; says what was asked and what to do.
         """
         served = await self._tried(lambda: self._request("GET", "/models", None))
-        names = [str(entry.get("id")) for entry in served.get("data", ())]
-        if self.endpoint.model not in names:
+        roots: dict[str, str | None] = {
+            str(entry.get("id")): entry.get("root") for entry in served.get("data", ())
+        }
+        if self.endpoint.model not in roots:
             raise ModelError(
-                f"{self.endpoint.base_url} does not serve {self.endpoint.model!r}; it serves {names}"
+                f"{self.endpoint.base_url} does not serve {self.endpoint.model!r}; it serves {sorted(roots)}"
             )
+        return roots[self.endpoint.model]
 
     async def complete(self, prompt_ids: Sequence[int], sampling: Sampling) -> list[Completion]:
         """Continue token ids with a vLLM server; one completion per sample, in order.

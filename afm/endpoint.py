@@ -1,4 +1,4 @@
-"""Where a model answers."""
+"""Where a model answers, and the variable that tells so."""
 
 from dataclasses import dataclass
 
@@ -13,3 +13,8 @@ class Endpoint:
     """Served model name."""
     api_key_variable: str | None = None
     """Name of the environment variable that holds the API key; None for servers without one."""
+
+
+def address_variable(name: str) -> str:
+    """Return the environment variable through which an executor tells where an endpoint of params.yaml answers."""
+    return f"AFM_ENDPOINT_{name.upper()}"

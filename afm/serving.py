@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from afm.endpoint import Endpoint
 from afm.errors import ModelError
 from afm.model_files import resolve_model
-from afm.params.scales import ServeParams
+from afm.params.scales import ServerParams
 from afm.serving_command import find_build, serve_python, server_command, server_environment
 from afm.serving_model import served_folder
 
@@ -37,28 +37,65 @@ _STOP_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Server:
+class Listening:
+    """Where a server listens, and to which names it answers."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    """None: a free one."""
+    name: str | None = None
+    """Served model name besides the server's own, which nobody else knows."""
+
+
+LOOPBACK = Listening()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Server:
+    """A model server that answers."""
+
     supervisor: "subprocess.Popen[bytes]"
     endpoint: Endpoint
+    """On the loopback interface, under the server's own name."""
     log: Path
+
+    def has_ended(self) -> bool:
+        """Tell whether it has ended by itself."""
+        return self.supervisor.poll() is not None
+
+    def ending(self) -> str:
+        """Quote what its log says about that."""
+        return _tail(self.log)
 
 
 @contextmanager
 def serve(
-    model: Path, params: ServeParams, *, log: Path, python: Path | None = None, dev: bool = False
+    model: Path, params: ServerParams, *, log: Path, python: Path | None = None, dev: bool = False
 ) -> Iterator[Endpoint]:
-    """Serve a model on the loopback interface for the time of the context.
+    """Serve a model on the loopback interface for the time of the context; see `open_server`."""
+    with open_server(model, params, log=log, python=python, dev=dev) as server:
+        yield server.endpoint
 
-    The server runs in a session of its own; its whole process group ends with the context, and also when this process
-    is killed. Usable from any thread.
+
+@contextmanager
+def open_server(
+    model: Path,
+    params: ServerParams,
+    *,
+    log: Path,
+    python: Path | None = None,
+    dev: bool = False,
+    listening: Listening = LOOPBACK,
+) -> Iterator[Server]:
+    """Serve a model for the time of the context; its whole process group ends with that, or with this process.
 
     Args:
         model: Hugging Face folder, or the folder of a hub model's manifest. A tied model is served as an untied copy.
-        params: Settings of the scale.
+        params: Settings of the scale or of the endpoint.
         log: File for the server's output; a copy of a tied model stands beside it.
-        python: Interpreter of the serve environment; else `AFM_SERVE_PYTHON`, else this one if it has vLLM, else the
-            repository's `.venv-serve`.
+        python: Interpreter of the serve environment; else see `afm.serving_command.serve_python`.
         dev: Also open `/collective_rpc` (weight reload), and report log-probabilities after temperature.
+        listening: Address and names.
 
     Raises:
         UserError: no interpreter with vLLM, or no model in the folder.
@@ -71,13 +108,15 @@ def serve(
     temporary = Path(tempfile.mkdtemp(prefix="afm-serve-"))
     try:
         folder = served_folder(resolve_model(model).resolve(), copy)
-        command = server_command(interpreter, folder, params, build=build, dev=dev)
+        command = server_command(
+            interpreter, folder, params, build=build, dev=dev, host=listening.host
+        )
         environment = server_environment(
             os.environ, params, build=build, dev=dev, temporary=temporary
         )
-        server = _start(command, environment, params, log=log, folders=(temporary, copy))
+        server = _start(command, environment, params, listening, log=log, folders=(temporary, copy))
         try:
-            yield server.endpoint
+            yield server
         finally:
             _stop(server)
     finally:
@@ -88,13 +127,14 @@ def serve(
 def _start(
     command: list[str],
     environment: dict[str, str],
-    params: ServeParams,
+    params: ServerParams,
+    listening: Listening,
     *,
     log: Path,
     folders: tuple[Path, ...],
-) -> _Server:
+) -> Server:
     for attempt in range(1, _MAX_PORTS + 1):
-        server = _launch(command, environment, log=log, folders=folders)
+        server = _launch(command, environment, listening, log=log, folders=folders)
         try:
             _wait_until_ready(server, params.startup_timeout_s)
         except _PortTaken:
@@ -114,9 +154,14 @@ class _PortTaken(Exception):
 
 
 def _launch(
-    command: list[str], environment: dict[str, str], *, log: Path, folders: tuple[Path, ...]
-) -> _Server:
-    port = _free_port()
+    command: list[str],
+    environment: dict[str, str],
+    listening: Listening,
+    *,
+    log: Path,
+    folders: tuple[Path, ...],
+) -> Server:
+    port = listening.port or _free_port()
     # A name of its own: a server of somebody else who took the port does not answer to it.
     name = f"policy-{secrets.token_hex(4)}"
     supervised = [
@@ -127,9 +172,10 @@ def _launch(
         str(os.getpid()),
         *map(str, folders),
     ]
+    names = [name, *([listening.name] if listening.name else [])]
     with log.open("wb") as output:
         supervisor = subprocess.Popen(
-            [*supervised, "--", *command, "--port", str(port), "--served-model-name", name],
+            [*supervised, "--", *command, "--port", str(port), "--served-model-name", *names],
             env=environment,
             cwd=folders[0],
             stdin=subprocess.DEVNULL,
@@ -138,7 +184,7 @@ def _launch(
             start_new_session=True,
         )
     endpoint = Endpoint(base_url=f"http://127.0.0.1:{port}/v1", model=name)
-    return _Server(supervisor=supervisor, endpoint=endpoint, log=log)
+    return Server(supervisor=supervisor, endpoint=endpoint, log=log)
 
 
 def _free_port() -> int:
@@ -147,7 +193,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_until_ready(server: _Server, timeout_s: float) -> None:
+def _wait_until_ready(server: Server, timeout_s: float) -> None:
     start = notified = time.monotonic()
     while not _answers(server.endpoint):
         now = time.monotonic()
@@ -197,7 +243,7 @@ def _tail(log: Path) -> str:
     return "\n".join([f"errors in {log}:", *list(dict.fromkeys(said))[-_LOG_TAIL_LINES:]])
 
 
-def _stop(server: _Server) -> None:
+def _stop(server: Server) -> None:
     """End the supervisor, which ends the group; returns when nothing is left of it."""
     server.supervisor.send_signal(signal.SIGTERM)
     try:

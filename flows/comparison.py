@@ -20,6 +20,10 @@ SAMPLED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "samples.jsonl": ("query_id", "sample_index", "seed"),
         "pass_rates.jsonl": ("query_id", "num_samples"),
     },
+    "screen_endpoint": {
+        "samples.jsonl": ("query_id", "sample_index", "seed"),
+        "pass_rates.jsonl": ("query_id", "num_samples"),
+    },
     "dapo": {"steps.jsonl": ("step",)},
     "evaluate": {"records.jsonl": ("policy", "query_id", "sample_index", "seed")},
 }

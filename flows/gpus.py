@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from afm.errors import UserError
-from afm.params.root import read_params
+from afm.params.root import Params, read_params
 from flows.commands._dvc import changed
 from flows.commands.accept import prove
 from flows.dag import Cell, Plan, read_lock
@@ -38,25 +38,33 @@ class GpuNeed:
 
 
 def gpu_needs(root: Path, plan: Plan) -> dict[str, GpuNeed]:
-    """Return the cells that take GPUs: their stage's profile does, and their scale has some.
+    """Return the cells that take GPUs: their stage's profile does, and their scale has some; or their endpoint does.
 
     Raises:
         UserError: params.yaml or the cluster's settings are malformed.
     """
-    scales = read_params(root / "params.yaml").scales
-    gpus = {
-        name: scale.cluster.nodes * scale.cluster.gpus_per_node for name, scale in scales.items()
-    }
-    on_gpus = [cell for cell in plan.cells if gpus.get(cell.axis("scale") or "", 0)]
+    params = read_params(root / "params.yaml")
+    gpus = {cell.name: _gpus(cell, params) for cell in plan.cells}
+    on_gpus = [cell for cell in plan.cells if gpus[cell.name]]
     if not on_gpus:
         return {}
     settings = read_settings(root)
     records = {record.cell: record for record in read_records(home_of(root))}
     return {
-        cell.name: _need(cell, gpus[cell.axis("scale") or ""], settings, records)
+        cell.name: _need(cell, gpus[cell.name], settings, records)
         for cell in on_gpus
-        if settings.profile(cell.module).gpu
+        if cell.axis("endpoint") or settings.profile(cell.module).gpu
     }
+
+
+def _gpus(cell: Cell, params: Params) -> int:
+    """Return how many GPUs work for a cell: those of the endpoint that it asks, else those of its scale."""
+    endpoint = cell.axis("endpoint")
+    if endpoint is not None:
+        serve = params.endpoints[endpoint].serve
+        return serve.gpus if serve else 0
+    scale = params.scales.get(cell.axis("scale") or "")
+    return scale.cluster.nodes * scale.cluster.gpus_per_node if scale else 0
 
 
 def _need(cell: Cell, gpus: int, settings: Settings, records: Mapping[str, Record]) -> GpuNeed:

@@ -12,7 +12,7 @@ from afm.params.reading import cut, parse_section, read_tree
 from afm.params.root import Params as AllParams
 from flows.hashing import Hasher
 from stages._closure import closure
-from stages._stage import Stage, flag, load_params, make_parser, path_fields
+from stages._stage import Stage, cell_axes, flag, load_params, make_parser, path_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def parse_request(words: Sequence[str]) -> Request:
     inputs = {name: args[name] for name in path_fields(stage.inputs) if args[name] is not None}
     return Request(
         stage=stage,
-        axes={axis: args[axis] for axis in stage.axes},
+        axes=cell_axes(stage, args),
         inputs=inputs,
         outputs={name: args[f"out_{name}"] for name in path_fields(stage.outputs)},
     )

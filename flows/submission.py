@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from afm.errors import UserError
-from afm.jsonl import read_json
+from afm.jsonl import read_json, write_json
 from afm.params.root import read_params
 from flows.attempts import attempt_record
-from flows.executors import ClusterNeeds, Executor, Job, Outcome, make_executor
+from flows.executors import ClusterNeeds, Executor, Job, NamedEndpoint, Outcome, make_executor
 from flows.hashing import Hasher
 from flows.identity import (
     Ingredients,
@@ -24,6 +24,7 @@ from flows.records import Record, write_record
 from flows.space import size_of
 from flows.store import RECORD, Manifest, Store
 from flows.workspace import Workspace, home_of
+from stages._stage import ENDPOINTS
 
 PARAMS = "params.json"
 """File in scratch with the declared sections as they were when the job was asked for."""
@@ -81,7 +82,33 @@ class Submission:
             partial=self.store.partial(self.identity),
             cluster=_cluster_needs(self.workspace.root, self.request),
             pipeline_run=os.environ.get("AFM_PIPELINE_RUN"),
+            endpoints=_endpoints(self.workspace.root, self.request),
         )
+
+    def write_settings(self) -> None:
+        """Write what the stage reads of params.yaml: the tracked sections, and how its endpoints are reached.
+
+        Raises:
+            UserError: an endpoint would serve another model than its revision says.
+        """
+        endpoints = _endpoints(self.workspace.root, self.request)
+        for one in endpoints:
+            self._check_revision(one)
+        write_json(self.scratch / PARAMS, params_tree(self.ingredients.params))
+        blocks = {one.name: one.params.model_dump(mode="json") for one in endpoints}
+        write_json(self.scratch / ENDPOINTS, blocks)
+
+    def _check_revision(self, endpoint: NamedEndpoint) -> None:
+        """A model in the checkout is no dep of the stage, so its revision must say which one it is."""
+        serve, model = endpoint.params.serve, endpoint.params.model
+        if serve is None or Path(serve.model).is_absolute():
+            return
+        found = self.hasher.md5(self.workspace.root / serve.model)
+        if found != model.revision:
+            raise UserError(
+                f"endpoints.{endpoint.name}.model.revision is {model.revision!r}, but {serve.model} is {found!r}: set "
+                "the revision to that if this is the model you mean; the stages that ask it then run again"
+            )
 
     def changes(self) -> list[str]:
         """Name what has changed since the identity was computed."""
@@ -165,7 +192,17 @@ def _cluster_needs(root: Path, request: Request) -> ClusterNeeds | None:
         return None
     section = read_params(root / "params.yaml").scales[scale].cluster
     needs = ClusterNeeds(**section.model_dump(exclude={"gpu_price"}))
+    if "endpoint" in request.axes:
+        return ClusterNeeds()  # the endpoint computes
     return needs if request.stage.launcher != "single" else replace(needs, nodes=1)
+
+
+def _endpoints(root: Path, request: Request) -> tuple[NamedEndpoint, ...]:
+    """Return the endpoint that a cell asks: of how it is reached nothing is part of the identity."""
+    name = request.axes.get("endpoint")
+    if name is None:
+        return ()
+    return (NamedEndpoint(name=name, params=read_params(root / "params.yaml").endpoints[name]),)
 
 
 def _ingredients(

@@ -19,14 +19,14 @@ from flows.attempts import READS, begin_attempt
 from flows.dvc_files import watch_over
 from flows.environment import quiet_environment
 from flows.executors import ClusterError, Outcome, OutcomeKind
-from flows.identity import params_tree, stage_names
+from flows.identity import stage_names
 from flows.jobs import list_jobs
 from flows.locks import IdentityLock
 from flows.owner import OwnerGone
 from flows.records import write_record
 from flows.space import ADVICE, check_space, full_disk, is_full
 from flows.store import Manifest, remove
-from flows.submission import PARAMS, Submission, prepare
+from flows.submission import Submission, prepare
 from flows.workspace import Workspace
 from stages._stage import EXIT_USER_ERROR
 
@@ -129,7 +129,7 @@ def _run(submission: Submission, lock: IdentityLock) -> Outcome:
     submission.store.discard(submission.identity)
     check_space(submission.workspace.home, job.cell, submission.request, submission.scratch)
     submission.store.begin(submission.identity, submission.request.outputs)
-    write_json(submission.scratch / PARAMS, params_tree(submission.ingredients.params))
+    submission.write_settings()
     write_json(submission.scratch / READS, submission.deps)
     begin_attempt(submission.scratch, job.cell, submission.workspace.root, submission.executor.name)
     start_lineage_sync(submission.workspace)

@@ -21,7 +21,7 @@ from afm.jsonl import read_json, write_json
 from afm.params._model import Section
 from afm.params.reading import cut, parse_section, read_tree
 
-Axis = Literal["agent", "scale", "variant"]
+Axis = Literal["agent", "scale", "variant", "endpoint"]
 Environment = Literal["pipeline", "serve", "rl"]
 Launcher = Literal["single", "torchrun", "ray"]
 """How a stage uses several nodes: not at all, as ranks of torchrun, or as the driver of a Ray cluster."""
@@ -33,6 +33,8 @@ EXIT_TERMINATED = 143
 """Exit code after SIGTERM, by convention 128 + 15."""
 EXIT_FILE = "exit.json"
 """File in scratch with the exit code: whoever adopts a running stage cannot wait for a process it did not start."""
+ENDPOINTS = "endpoints.json"
+"""File in scratch with the blocks of the endpoints that a stage asks."""
 LOCK_VARIABLE = "AFM_LOCK_FD"
 """Environment variable: descriptor of the lock that says this stage is running; it closes with the process."""
 
@@ -62,6 +64,16 @@ class Context:
         return self.axes["variant"]
 
     @property
+    def endpoint(self) -> str | None:
+        """Endpoint of params.yaml that the cell asks; None where it asks none."""
+        return self.axes.get("endpoint")
+
+    @property
+    def endpoints(self) -> Path:
+        """JSON object of how each endpoint of the cell is reached, which submit writes: it changes no result."""
+        return self.scratch / ENDPOINTS
+
+    @property
     def steps(self) -> Path:
         """JSON Lines of training steps: `{"step": int, "<metric>": float, ...}`, appended live."""
         return self.scratch / "steps.jsonl"
@@ -85,14 +97,22 @@ class Stage:
     outputs: type
     """Dataclass of `Path` fields."""
     axes: tuple[Axis, ...]
+    optional_axes: tuple[Axis, ...] = ()
+    """Axes that not every cell has; a params section whose key needs a missing one is None."""
     environment: Environment = "pipeline"
     launcher: Launcher = "single"
 
     def params_keys(self, axes: Mapping[str, str]) -> dict[str, str]:
-        """Map each params field to its dotted key in params.yaml for one cell."""
-        return {
-            field.name: str(field.metadata.get("key", field.name)).format(**axes)
+        """Map each params field that a cell has to its dotted key in params.yaml."""
+        keys = {
+            field.name: str(field.metadata.get("key", field.name))
             for field in dataclasses.fields(self.params)
+        }
+        missing = set(self.optional_axes) - set(axes)
+        return {
+            name: key.format(**axes)
+            for name, key in keys.items()
+            if not any(f"{{{axis}}}" in key for axis in missing)
         }
 
 
@@ -118,6 +138,8 @@ def make_parser(stage: Stage) -> argparse.ArgumentParser:
     )
     for axis in stage.axes:
         parser.add_argument(f"--{axis}", required=True)
+    for axis in stage.optional_axes:
+        parser.add_argument(f"--{axis}")
     for name, required in path_fields(stage.inputs).items():
         parser.add_argument(flag(name, output=False), type=Path, required=required)
     for name in path_fields(stage.outputs):
@@ -132,11 +154,23 @@ def load_params(stage: Stage, tree: Mapping[str, Any], axes: Mapping[str, str], 
         UserError: a section is missing or malformed.
     """
     hints = typing.get_type_hints(stage.params)
-    sections: dict[str, Section] = {}
+    sections: dict[str, Section | None] = dict.fromkeys(hints)
     for name, key in stage.params_keys(axes).items():
         value = cut(dict(tree), key, where=where)
-        sections[name] = parse_section(value, hints[name], where=f"{where}: {key}")
+        sections[name] = parse_section(value, _section(hints[name]), where=f"{where}: {key}")
     return stage.params(**sections)
+
+
+def _section(hint: Any) -> type[Section]:
+    """Return the section of a field; one that not every cell has is declared `Section | None`."""
+    found: type[Section] = typing.get_args(hint)[0] if typing.get_args(hint) else hint
+    return found
+
+
+def cell_axes(stage: Stage, values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the matrix axes of a cell from its parsed command line."""
+    found = {axis: values[axis] for axis in (*stage.axes, *stage.optional_axes)}
+    return {axis: value for axis, value in found.items() if value is not None}
 
 
 def main(stage: Stage) -> NoReturn:
@@ -167,7 +201,7 @@ def main(stage: Stage) -> NoReturn:
 
 
 def _run(stage: Stage, args: argparse.Namespace) -> None:
-    axes: dict[str, str] = {axis: getattr(args, axis) for axis in stage.axes}
+    axes = cell_axes(stage, vars(args))
     read = read_json if args.params.suffix == ".json" else read_tree
     params = load_params(stage, read(args.params), axes, where=str(args.params))
     inputs = stage.inputs(**{name: getattr(args, name) for name in path_fields(stage.inputs)})

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from afm.agents import stop_strings, user_message
 from afm.chat import Completion, ModelClient, Sampling
+from afm.endpoint_client import read_endpoint, with_endpoint
 from afm.errors import UserError
 from afm.ids import derived_seed
 from afm.jsonl import read_rows, write_json, write_rows
 from afm.metrics import mean, share
 from afm.model_files import load_tokenizer, resolve_model
 from afm.params.agents import AgentParams
+from afm.params.endpoints import EndpointModel
 from afm.params.scales import PromptStyle, ServeParams
 from afm.params.screening import ScreenParams
 from afm.params.tools import SandboxParams
@@ -40,6 +42,7 @@ class Params:
     screen: ScreenParams
     prompt: PromptStyle = field(metadata={"key": "scales.{scale}.prompt"})
     serve: ServeParams = field(metadata={"key": "scales.{scale}.serve"})
+    endpoint: EndpointModel | None = field(metadata={"key": "endpoints.{endpoint}.model"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +51,8 @@ class Inputs:
 
     queries: Path
     """Folder with `rl.jsonl`, rows of `Query`: the candidates."""
-    model: Path
-    """Hugging Face folder of the screening policy, or a hub model's manifest."""
+    model: Path | None
+    """Hugging Face folder of the screening policy, or a hub model's manifest; None where an endpoint is asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +89,25 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
     if not queries:
         raise UserError(f"{path} holds no query: raise prepare.counts.{context.agent}.rl")
     closed = closed_questions(params, context.agent, queries)
+    ask = ask_endpoint if params.endpoint else ask_own
+    texts = ask(params, inputs, context, closed, queries)
+    samples = grade(params, closed, queries, texts)
+    rates = pass_rates(samples, params.screen.num_samples)
+    write_rows(outputs.samples, samples)
+    write_rows(outputs.pass_rates, rates)
+    write_json(outputs.metrics, summarise(samples, rates))
+
+
+def ask_own(
+    params: Params, inputs: Inputs, context: Context, closed: Closed, queries: Sequence[Query]
+) -> list[list[str]]:
+    """Serve the model of the dependency and return its replies, by query and sample.
+
+    Raises:
+        UserError: no model, a prompt without room, or no server.
+    """
+    if inputs.model is None:
+        raise UserError("screen needs --model, the screening policy, or --endpoint, who asks one")
     tokenizer = load_tokenizer(resolve_model(inputs.model))
     prompts = [
         prompt_ids(tokenizer, closed.messages[q.query_id], max_model_len=params.serve.max_model_len)
@@ -102,16 +124,57 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
         log=context.scratch / "vllm.log",
         facts=context.facts,
     )
-    texts = [[completion_text(tokenizer, c) for c in group] for group in completions]
-    samples = grade(params, closed, queries, texts)
-    rates = pass_rates(samples, params.screen.num_samples)
-    write_rows(outputs.samples, samples)
-    write_rows(outputs.pass_rates, rates)
-    write_json(outputs.metrics, summarise(samples, rates))
+    return [[completion_text(tokenizer, c) for c in group] for group in completions]
+
+
+def ask_endpoint(
+    params: Params, _inputs: Inputs, context: Context, closed: Closed, queries: Sequence[Query]
+) -> list[list[str]]:
+    """Ask the endpoint, a chat model, and return its replies, by query and sample.
+
+    Raises:
+        UserError: it does not answer, or serves another model.
+    """
+    assert params.endpoint is not None
+    assert context.endpoint is not None
+    access = read_endpoint(context.endpoints, context.endpoint)
+
+    async def work(client: ModelClient) -> list[list[str]]:
+        return await chat(client, params, closed, queries)
+
+    return with_endpoint(
+        context.endpoint,
+        params.endpoint,
+        work,
+        access=access,
+        log=context.scratch / "vllm.log",
+        facts=context.facts,
+    )
+
+
+async def chat(
+    client: ModelClient, params: Params, closed: Closed, queries: Sequence[Query]
+) -> list[list[str]]:
+    """Ask for each sample by itself, with its own seed: not every server draws several at once."""
+    num_samples = params.screen.num_samples
+
+    async def one(query: Query, index: int) -> str:
+        return await client.chat(
+            [{"role": "user", "content": closed.messages[query.query_id]}],
+            max_tokens=closed.max_tokens,
+            temperature=params.screen.temperature,
+            seed=first_seed(params.screen, query) + index,
+        )
+
+    jobs = [bind(one, query, index) for query in queries for index in range(num_samples)]
+    concurrency = client.limits.concurrency
+    progress = Progress(len(jobs), "samples")
+    texts = await run_many(jobs, concurrency=concurrency, progress=progress)
+    return [texts[at : at + num_samples] for at in range(0, len(texts), num_samples)]
 
 
 def closed_questions(params: Params, agent: str, queries: Sequence[Query]) -> Closed:
-    """Return how to ask: a base model for the answer alone, an agent's own SFT model in the agent's form.
+    """Return how to ask: a base model or an endpoint for the answer alone, an agent's own SFT model in its form.
 
     An SFT model's calls are not executed: generation ends at the first one, and the sample is wrong.
     """
@@ -217,6 +280,7 @@ STAGE = Stage(
     inputs=Inputs,
     outputs=Outputs,
     axes=("agent", "scale"),
+    optional_axes=("endpoint",),
     environment="serve",
 )
 

@@ -8,6 +8,7 @@ from pydantic import model_validator
 
 from afm.params._model import AgentName, Section
 from afm.params.agents import AgentParams
+from afm.params.endpoints import EndpointName, EndpointParams
 from afm.params.evaluation import EvaluateParams, ReportParams, ScoreParams
 from afm.params.filter import FilterParams
 from afm.params.prepare import PrepareParams
@@ -31,6 +32,7 @@ class Params(Section):
     prepare: PrepareParams
     agents: dict[AgentName, AgentParams]
     sandbox: SandboxParams
+    endpoints: dict[EndpointName, EndpointParams]
     teacher: TeacherParams
     rollout: RolloutParams
     filter: FilterParams
@@ -57,16 +59,27 @@ class Params(Section):
         for scale in (*self.run.scales, self.screen.base_scale, self.screen.code_scale):
             if scale not in self.scales:
                 raise ValueError(f"unknown scale {scale!r}: scales has {sorted(self.scales)}")
-        screened = sorted((*self.screen.base_policy_agents, *self.screen.sft_policy_agents))
+        screened = sorted(
+            (
+                *self.screen.base_policy_agents,
+                *self.screen.sft_policy_agents,
+                *self.screen.endpoint_policy_agents,
+            )
+        )
         if screened != sorted(self.run.agents):
             raise ValueError(
-                f"screen.base_policy_agents and screen.sft_policy_agents name {screened}; "
-                f"together they must name each of run.agents {sorted(self.run.agents)} once"
+                "screen.base_policy_agents, screen.sft_policy_agents and screen.endpoint_policy_agents name "
+                f"{screened}; together they must name each of run.agents {sorted(self.run.agents)} once"
             )
         if self.screen.base_scale not in self.run.scales:
             raise ValueError(
                 f"screen.base_scale {self.screen.base_scale!r} must be one of run.scales "
                 f"{list(self.run.scales)}: the screening policy is made by the base stage"
+            )
+        if self.screen.endpoint_policy_agents and self.screen.policy_endpoint not in self.endpoints:
+            raise ValueError(
+                f"screen.policy_endpoint {self.screen.policy_endpoint!r} must be one of endpoints "
+                f"{sorted(self.endpoints)}: it screens {list(self.screen.endpoint_policy_agents)}"
             )
         return self
 

@@ -1,5 +1,6 @@
 """`scales.<scale>`: model, training and serving settings that differ with model size."""
 
+from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, RootModel, model_validator
@@ -124,22 +125,37 @@ class DapoParams(AgentSection):
     """Agents of which a few fixture queries join every batch (tests of the agent loops)."""
 
 
-class ServeParams(Section):
-    """`scales.<scale>.serve`: the vLLM server of a model of this size."""
+class ServerParams(Section, ABC):
+    """A vLLM server, whoever starts it."""
 
     max_model_len: Positive
     """Prompt plus response [tokens]."""
     max_num_seqs: Positive
     """Sequences decoded at once."""
-    max_response_tokens: Positive
-    """Response budget in evaluation [tokens], observations included."""
     dtype: Literal["float32", "bfloat16"]
-    tensor_parallel_size: Positive
     gpu_memory_utilization: Share
     cpu_kv_cache_gib: Positive
     startup_timeout_s: PositiveFloat
+
+    @property
+    @abstractmethod
+    def num_workers(self) -> int:
+        """Processes that share the model, one per GPU; vLLM's tensor_parallel_size."""
+
+
+class ServeParams(ServerParams):
+    """`scales.<scale>.serve`: the vLLM server of a model of this size."""
+
+    max_response_tokens: Positive
+    """Response budget in evaluation [tokens], observations included."""
+    tensor_parallel_size: Positive
     num_eval_queries: Positive
     """At most so many held-out queries are evaluated at this scale."""
+
+    @property
+    def num_workers(self) -> int:
+        """As the scale says."""
+        return self.tensor_parallel_size
 
 
 class ClusterParams(Section):

@@ -12,9 +12,13 @@ class ScreenParams(Section):
 
     seed: int
     base_policy_agents: Annotated[tuple[AgentName, ...], Field(strict=False)]
-    """Agents screened with the base model; with `sft_policy_agents` exactly `run.agents`."""
+    """Agents screened with the base model; with the other two lists exactly `run.agents`."""
     sft_policy_agents: Annotated[tuple[AgentName, ...], Field(strict=False)]
     """Agents screened with their own SFT model (the paper: code)."""
+    endpoint_policy_agents: Annotated[tuple[AgentName, ...], Field(strict=False)]
+    """Agents screened with the model behind `policy_endpoint` (the paper: web and mhqa)."""
+    policy_endpoint: str | None
+    """One of `endpoints`; null where it screens no agent."""
     base_scale: str
     """Scale whose base model is the screening policy."""
     code_scale: str

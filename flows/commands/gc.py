@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,10 +14,12 @@ from flows.cleanup.objects import Unreached, unreached
 from flows.cleanup.reach import Reach, find_reach
 from flows.cleanup.results import Removal, collect, open_store
 from flows.commands._dvc import dvc
+from flows.executors import ClusterError, make_executor
 from flows.git import git
 from flows.workspace import Workspace, here
 
 KINDS = ("results", "scratch", "cache", "remote")
+EXIT_UNKNOWN = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """List or free.
 
+    Exit codes: 0 done; 1 the cluster did not tell which endpoints have no users.
+
     Raises:
         UserError: what is in use cannot be told.
     """
@@ -65,6 +70,18 @@ def run(args: argparse.Namespace) -> int:
     if reach is not None:
         _free_objects(workspace.root, reach, kinds, report)
     report.close()
+    return _tidy(args)
+
+
+def _tidy(args: argparse.Namespace) -> int:
+    """End what ran beside jobs and is of no use to any."""
+    try:
+        ended = make_executor(os.environ).tidy(dry_run=not args.yes)
+    except ClusterError as error:
+        print(f"cannot tell which endpoints have no users: {error}", file=sys.stderr)
+        return EXIT_UNKNOWN
+    for what in ended:
+        print(f"{'ended' if args.yes else 'would end'} {what}")
     return 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from afm.errors import UserError
+from afm.params.endpoints import EndpointParams
 from stages._stage import Environment
 
 EXECUTORS = {
@@ -65,6 +66,14 @@ class ClusterNeeds:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NamedEndpoint:
+    """A model that a stage asks over HTTP, under its name in params.yaml."""
+
+    name: str
+    params: EndpointParams
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """One stage command to run."""
 
@@ -83,6 +92,8 @@ class Job:
     """Of the cell's scale; None for a cell without one."""
     pipeline_run: str | None = None
     """Which run of the flow asks for it; None by hand."""
+    endpoints: tuple[NamedEndpoint, ...] = ()
+    """Models that it asks; those with `serve:` run beside it where the executor can do that."""
 
     @property
     def log(self) -> Path:
@@ -132,6 +143,13 @@ class Executor(Protocol):
 
     def cancel(self, job: Job) -> None:
         """End the job and every process it started; nothing where none runs."""
+
+    def tidy(self, *, dry_run: bool) -> list[str]:
+        """End what ran beside jobs and is of no use to any; returns what that is.
+
+        Raises:
+            ClusterError: it cannot be told.
+        """
 
 
 def make_executor(environ: Mapping[str, str]) -> Executor:

@@ -122,6 +122,10 @@ class LocalExecutor:
             write_text(job.scratch / CANCELLED, attempt.mark)
         end_job(attempt.pid if attempt else None, _mark_of(job.scratch))
 
+    def tidy(self, *, dry_run: bool) -> list[str]:
+        """Nothing runs beside jobs here: a stage serves for itself, within its own process group."""
+        return []
+
 
 def read_attempt(scratch: Path) -> Attempt | None:
     """Return the last attempt that was started for a result, or None."""

@@ -96,6 +96,30 @@ def delete(world: World, args: Args, _: Args) -> None:
     world.acts()
 
 
+def outdated(world: World, args: Args, _: Args) -> None:
+    """Change an object, and then replace or delete it as it was before."""
+    path = world.path(args["resource"], args["name"])
+    old = world.request("GET", path)
+    new = world.request("PUT", path, {**old, **args["change"]})
+    assert new["metadata"]["resourceVersion"] != old["metadata"]["resourceVersion"]
+    if args["then"] == "replace":
+        _attempt(args, lambda: world.request("PUT", path, old))
+    else:
+        version = {"resourceVersion": old["metadata"]["resourceVersion"]}
+        _attempt(args, lambda: world.request("DELETE", path, {"preconditions": version}))
+
+
+def owned(world: World, args: Args, _: Args) -> None:
+    """Make a Service that a Job owns."""
+    owner = world.find("jobs", args["job"])
+    assert owner is not None
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": args["job"]}
+    reference["uid"] = owner["metadata"]["uid"]
+    meta = {"name": args["service"], "ownerReferences": [reference]}
+    body = {"metadata": meta, "spec": {"ports": [{"port": 80}], "selector": {"none": "such"}}}
+    world.request("POST", world.path("services"), body)
+
+
 def patch(world: World, args: Args, _: Args) -> None:
     path = world.path("jobs", args["job"])
     _attempt(args, lambda: world.request("PATCH", path, args["body"], patch=True))
@@ -290,6 +314,7 @@ def misspelt_model(world: World, args: Args, _: Args) -> None:
 STEPS: dict[str, Callable[[World, Any, Args], None]] = {
     step.__name__: step
     for step in (
+        *(outdated, owned),
         *(job, pod, create, delete, patch, evict, fault, volume, see, seen, stays, sequence, log),
         *(follow, follow_during, followed, running_at_most, as_bound, remember_version),
         *(resume_watch, timed_out, misspelt_model),

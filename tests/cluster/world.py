@@ -14,6 +14,7 @@ from tests.support.cluster import Handle
 
 PREFIXES = {
     "jobs": "/apis/batch/v1",
+    "leases": "/apis/coordination.k8s.io/v1",
     "priorityclasses": "/apis/scheduling.k8s.io/v1",
     "roles": "/apis/rbac.authorization.k8s.io/v1",
     "rolebindings": "/apis/rbac.authorization.k8s.io/v1",
@@ -27,6 +28,8 @@ CLEANED = (
     "secrets",
     "persistentvolumeclaims",
     "events",
+    "leases",
+    "services",
 )
 GPU = "nvidia.com/gpu"
 BOUND = "bound"

@@ -17,8 +17,10 @@ from tests.support.toy import REPO
 SETTINGS = [
     "run.agents=[web, mhqa, code]",
     "run.scales=[tiny, smoke]",
-    "screen.base_policy_agents=[web, mhqa]",
+    "screen.base_policy_agents=[web]",
     "screen.sft_policy_agents=[code]",
+    "screen.endpoint_policy_agents=[mhqa]",
+    "screen.policy_endpoint=qwen72b",
 ]
 """Every agent, so that every block has cells."""
 

@@ -229,6 +229,9 @@ def peers(found: list[Object]) -> list[Peer]:
     stage = yaml.safe_load((K8S / "jobs" / "stage.yaml").read_text())
     labels = stage["spec"]["template"]["metadata"]["labels"]
     ours = [Peer(name=name, labels=those) for name, those in pods.items()]
+    # What runs serve for themselves is reached as the standing server is.
+    endpoint = stage_objects()["endpoint"]["spec"]["template"]["metadata"]["labels"]
+    ours.append(Peer(name="endpoint", labels=endpoint))
     stages = [Peer(name=name, labels=labels | {"afm.dev/stage": name}) for name in STAGES]
     outside = [
         Peer(

@@ -195,7 +195,8 @@ def test_the_stages_fit_into_the_namespace(overlay: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overlay", "may_differ"), [("kueue", {"queue"}), ("local", {"defaults", "stages"})]
+    ("overlay", "may_differ"),
+    [("kueue", {"queue"}), ("local", {"defaults", "endpoints", "stages"})],
 )
 def test_settings_of_an_overlay_differ_only_where_they_should(
     overlay: str, may_differ: set[str]

@@ -79,6 +79,14 @@ def test_a_wrong_key_and_a_closed_port_are_not_ready(server: HTTPServer) -> None
     assert "no completion" in probe(1).stderr
 
 
+def test_a_server_without_a_key_is_asked_without_one(server: HTTPServer) -> None:
+    environ = {"PORT": str(server.server_port), "SERVED_MODEL_NAME": "teacher"}
+    command = [sys.executable, "-I", str(READY)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    assert "401" in done.stderr, "this server has one"
+    assert len(Completions.asked) == 1
+
+
 def test_the_probe_waits_longer_than_the_script() -> None:
     (deployment,) = [one for one in objects("services/serving") if one["kind"] == "Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]

@@ -22,7 +22,13 @@ LAUNCHER = User(
         ),
         Rule(verbs=("get", "list", "watch"), resources=("pods", "events"), namespace="afm"),
         Rule(verbs=("get",), resources=("pods/log",), namespace="afm"),
-        Rule(verbs=("create", "delete"), resources=("services",), namespace="afm"),
+        Rule(verbs=("get", "create", "delete"), resources=("services",), namespace="afm"),
+        Rule(
+            verbs=("get", "list", "create", "update", "delete"),
+            resources=("leases",),
+            namespace="afm",
+        ),
+        Rule(verbs=("get", "list"), resources=("resourcequotas",), namespace="afm"),
     ),
 )
 """The rights of the launcher's service account, as far as stages need them."""
@@ -129,4 +135,12 @@ def settings(shared: Path) -> dict[str, Any]:
         "outage_s": 60,
         "defaults": PROFILE,
         "stages": {},
+        "endpoints": {
+            **{key: PROFILE[key] for key in ("cpu", "memory", "ephemeral_storage", "shm")},
+            "grace_s": 5,
+            "port": 8000,
+            "probe_s": 1,
+            "idle_s": 600,
+            "lease_s": 3,
+        },
     }

@@ -2,8 +2,14 @@
 
 from pathlib import Path
 
+from afm.params.root import read_params
 from flows.environment import pod_environment
-from flows.executors import ClusterNeeds, Job
+from flows.executors import ClusterNeeds, Job, NamedEndpoint
+from flows.executors.cluster.endpoint_manifest import (
+    endpoint_job,
+    endpoint_name,
+    endpoint_service,
+)
 from flows.executors.cluster.manifest import headless_service, stage_job
 from flows.executors.cluster.settings import Settings, read_settings
 from tests.support.manifests import Object
@@ -20,7 +26,15 @@ def stage_objects() -> dict[str, Object]:
         "filter": built(a_job("filter", SMALL), settings),
         "dapo": built(a_job("dapo", LARGE), settings),
         "service": headless_service(a_job("dapo", LARGE)),
+        "endpoint": endpoint_job(an_endpoint(), a_job("screen", SMALL), settings, REPO),
+        "endpoint's service": endpoint_service(endpoint_name(an_endpoint(), settings), settings),
     }
+
+
+def an_endpoint() -> NamedEndpoint:
+    """Return the one that params.yaml shows."""
+    ((name, params), *_) = read_params(REPO / "params.yaml").endpoints.items()
+    return NamedEndpoint(name=name, params=params)
 
 
 def a_job(stage: str, cluster: ClusterNeeds, *, cell: str = "") -> Job:

@@ -103,6 +103,10 @@ def test_every_gpu_scale_of_params_fits(tmp_path: Path) -> None:
         ("extends: ../../k8s/profiles.yaml\npoll: 3", "poll: Extra inputs are not permitted"),
         ("extends: ../../k8s/profiles.yaml\nrun_as: 0", "run_as"),
         ("extends: ../../k8s/profiles.yaml\nstages: {sft: {gpus: 8}}", "gpus"),
+        (
+            "extends: ../../k8s/profiles.yaml\nendpoints: {idle_s: 60}",
+            "endpoints.idle_s 60 must be",
+        ),
         ("a: [", "is not YAML"),
     ],
 )

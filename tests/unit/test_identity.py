@@ -124,3 +124,29 @@ def test_the_cell_is_named_as_dvc_names_it() -> None:
     request = Request(stage=stage, axes={"agent": "mhqa"}, inputs={}, outputs={})
     assert request.cell == "filter@mhqa"
     assert Request(stage=stage, axes={}, inputs={}, outputs={}).cell == "filter"
+
+
+def test_of_an_endpoint_only_the_model_counts(root: Path) -> None:
+    words = [
+        *("screen", "--agent", "mhqa", "--scale", "tiny", "--endpoint", "qwen72b"),
+        *("--queries", "queries", "--out-samples", "s.jsonl", "--out-pass-rates", "p.jsonl"),
+        *("--out-metrics", "m.json"),
+    ]
+    first = ask(root, words)
+    assert first.params["endpoints.qwen72b.model"]["name"] == "Qwen/Qwen2.5-72B-Instruct"
+    change(root / "params.yaml", "gpus: 4 ", "gpus: 2 ")
+    change(root / "params.yaml", "startup_timeout_s: 2700.0", "startup_timeout_s: 60.0")
+    assert ask(root, words).identity == first.identity
+    change(root / "params.yaml", "revision: 495f", "revision: 0000")
+    assert differences(first, ask(root, words)) == ["params endpoints.qwen72b.model"]
+
+
+def test_a_cell_without_an_endpoint_tracks_none(root: Path) -> None:
+    words = [
+        *("screen", "--agent", "mhqa", "--scale", "tiny", "--model", "queries"),
+        *("--queries", "queries", "--out-samples", "s.jsonl", "--out-pass-rates", "p.jsonl"),
+        *("--out-metrics", "m.json"),
+    ]
+    asked = ask(root, words)
+    assert not any(key.startswith("endpoints") for key in asked.params)
+    assert asked.axes == {"agent": "mhqa", "scale": "tiny"}

@@ -257,7 +257,7 @@ def test_the_interpreter_is_found_or_asked_for(
 
 
 def options(build: Any, *, dev: bool = False) -> list[str]:
-    return server_command(Path("python"), Path("m"), PARAMS, build=build, dev=dev)
+    return server_command(Path("python"), Path("m"), PARAMS, build=build, dev=dev, host="127.0.0.1")
 
 
 def test_the_command_follows_the_params_and_the_build() -> None:

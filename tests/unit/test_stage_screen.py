@@ -7,12 +7,13 @@ import pytest
 
 from afm.chat import Completion, Sampling
 from afm.errors import UserError
-from afm.jsonl import read_json, read_rows, write_rows
+from afm.jsonl import read_json, read_rows, write_json, write_rows
 from afm.screening import PassRate, ScreenSample
 from afm.types import Query
 from stages import screen
 from stages._stage import Context, load_params
-from tests.unit.fake_server import FakeCompleter, written
+from tests.support.endpoint_toy import block as endpoint_block
+from tests.unit.fake_server import MODEL, Answer, FakeCompleter, scripted_server, written
 from tests.unit.served import serve_with
 from tests.unit.synthetic import params_tree
 from tests.unit.teacher_world import question
@@ -29,9 +30,10 @@ def run(
 ) -> tuple[list[ScreenSample], list[PassRate]]:
     axes = {"agent": "mhqa", "scale": "tiny"}
     tree = params_tree()
+    model = changes.pop("model", folder / "model")
     tree["screen"] |= {"num_samples": 4} | changes
     params = load_params(screen.STAGE, tree, axes, where="params")
-    inputs = screen.Inputs(model=folder / "model", queries=folder / "queries")
+    inputs = screen.Inputs(model=model, queries=folder / "queries")
     outputs = screen.Outputs(
         samples=folder / "samples.jsonl",
         pass_rates=folder / "rates.jsonl",
@@ -111,6 +113,47 @@ def test_an_agents_own_model_answers_in_its_own_form(
     assert "memory" not in prompt
     assert sampling.stop == ("</wiki_search>", "</answer>")
     assert sampling.max_tokens == 640
+
+
+def test_an_endpoint_is_asked_for_each_sample_by_itself(folder: Path) -> None:
+    said = {"role": "assistant", "content": " Paris"}
+    choice = {"index": 0, "finish_reason": "stop", "message": said}
+    whole = {"id": "1", "object": "chat.completion", "created": 1, "model": MODEL}
+    usage = {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3}
+    listed = Answer(body={"data": [{"id": MODEL}]})
+    answer = Answer(body={**whole, "choices": [choice], "usage": usage})
+    with scripted_server(listed, answer) as (endpoint, script):
+        block = endpoint_block("r", serve=None, base_url=endpoint.base_url, concurrency=1)
+        block["model"]["name"] = MODEL
+        axes = {"agent": "mhqa", "scale": "tiny", "endpoint": "toy"}
+        tree = params_tree() | {"endpoints": {"toy": block}}
+        tree["screen"] |= {"num_samples": 3}
+        params = load_params(screen.STAGE, tree, axes, where="params")
+        write_json(folder / "endpoints.json", {"toy": block})
+        inputs = screen.Inputs(model=None, queries=folder / "queries")
+        outputs = screen.Outputs(
+            samples=folder / "samples.jsonl",
+            pass_rates=folder / "rates.jsonl",
+            metrics=folder / "metrics.json",
+        )
+        screen.run(params, inputs, outputs, Context(axes=axes, scratch=folder))
+    rates = {rate.query_id: rate.pass_rate for rate in read_rows(outputs.pass_rates, PassRate)}
+    assert rates == {FRANCE: 1.0, SPAIN: 0.0}
+    bodies = [body for path, body, _ in script.requests if path.endswith("/chat/completions")]
+    assert len(bodies) == 6
+    assert bodies[0]["messages"][0]["content"].startswith("Answer from memory.")
+    samples = read_rows(outputs.samples, ScreenSample)
+    assert [body["seed"] for body in bodies] == [sample.seed for sample in samples]
+    assert len({sample.seed for sample in samples}) == 6
+    (used,) = read_json(folder / "facts.json")["endpoints"]
+    assert (used["name"], used["calls"], used["prompt_tokens"]) == ("toy", 6, 12)
+
+
+def test_without_model_and_endpoint_there_is_nobody_to_ask(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="needs --model, the screening policy, or --endpoint"):
+        run(folder, monkeypatch, FakeCompleter(knows_paris), model=None)
 
 
 def test_no_candidate_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

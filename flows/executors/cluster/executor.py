@@ -5,11 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from afm.endpoint import address_variable
 from afm.jsonl import read_json
 from flows.environment import pod_environment
-from flows.executors import Job, Outcome, OutcomeKind
+from flows.executors import ClusterError, Job, Outcome, OutcomeKind
 from flows.executors.cluster.api import Api
-from flows.executors.cluster.follow import TICK_S, Follower
+from flows.executors.cluster.endpoint_manifest import endpoint_address, endpoint_name, require_key
+from flows.executors.cluster.endpoints import Endpoints, served_ones
+from flows.executors.cluster.follow import TICK_S, Deserted, Follower
 from flows.executors.cluster.jobs import Jobs
 from flows.executors.cluster.logs import clear_logs
 from flows.executors.cluster.manifest import (
@@ -93,14 +96,39 @@ class KubernetesExecutor:
         """
         self._tick = tick
         try:
-            fresh = not self.is_active(job)
-            if fresh:
-                self._create(job)
-            follower = Follower(job, self._jobs, self._settings, fresh=fresh, tick=tick, say=_say)
-            return follower.follow() or self._after_deletion(job)
+            outcome = self._obtain(job, fresh=not self.is_active(job))
         except KeyboardInterrupt:
             self.cancel(job)
             raise
+        if served_ones(job):
+            self._end_unused_endpoints()
+        return outcome
+
+    def _obtain(self, job: Job, *, fresh: bool) -> Outcome:
+        while True:
+            refused = self._create(job) if fresh else None
+            if refused is not None:
+                return refused
+            try:
+                return self._follow(job, fresh=fresh) or self._after_deletion(job)
+            except Deserted:
+                _say(
+                    "an endpoint has ended while this stage waited in the queue: starting both again"
+                )
+                self._delete(job)
+                fresh = True
+
+    def _follow(self, job: Job, *, fresh: bool) -> Outcome | None:
+        endpoints = self._endpoints()
+        return Follower(
+            job,
+            self._jobs,
+            self._settings,
+            fresh=fresh,
+            tick=self._tick,
+            say=_say,
+            served=lambda: endpoints.stand(job),
+        ).follow()
 
     def watch(self, job: Job) -> bool:
         """Pass on what the submit that follows this job has written to its log since the last call."""
@@ -110,8 +138,30 @@ class KubernetesExecutor:
         return True
 
     def cancel(self, job: Job) -> None:
-        """End the Job with its pods and see them gone; nothing where none runs."""
+        """End the Job with its pods and see them gone, and the endpoints that it alone used."""
+        self._delete(job)
+        self._end_unused_endpoints()
+
+    def tidy(self, *, dry_run: bool) -> list[str]:
+        """End the endpoints that no stage uses, for instance because their runner died; returns what went."""
+        endpoints = self._endpoints()
+        names = endpoints.unused() if dry_run else endpoints.sweep()
+        return [f"endpoint {name}" for name in names]
+
+    def _delete(self, job: Job) -> None:
         self._jobs.delete(job_name(job), self._grace_s(job))
+
+    def _end_unused_endpoints(self) -> None:
+        """End them; what keeps us from it takes no result away, and an endpoint without users ends itself."""
+        try:
+            for name in self._endpoints().sweep():
+                _say(f"ended endpoint {name}: no stage uses it")
+        except ClusterError as error:
+            idle_s = self._settings.endpoints.idle_s
+            _say(f"cannot end unused endpoints, each ends itself after {idle_s} s: {error}")
+
+    def _endpoints(self) -> Endpoints:
+        return Endpoints(self._jobs, self._settings, self._root, self._pause, _say)
 
     @property
     def _jobs(self) -> Jobs:
@@ -130,21 +180,44 @@ class KubernetesExecutor:
     def _grace_s(self, job: Job) -> float:
         return self._settings.profile(job.stage).grace_s
 
-    def _create(self, job: Job) -> None:
-        """Create the Job; an older one of its name has ended and makes way.
+    def _create(self, job: Job) -> Outcome | None:
+        """Create the Job, once the endpoints that it asks answer; an older one of its name has ended and makes way.
+
+        Returns:
+            Why it cannot be started; None where it is there.
 
         Raises:
             UserError: the checkout differs from its commit.
         """
         require_clean(self._root)
-        environment = pod_environment(stage=job.stage, home=job.home, workspace=job.workspace)
-        manifest = stage_job(job, self._settings, environment, self._root)
+        endpoints, manifest = self._endpoints(), self._manifest(job)
         if self._jobs.find(job_name(job)) is not None:
-            self.cancel(job)
+            self._delete(job)
         (job.scratch / EXIT_FILE).unlink(missing_ok=True)
         clear_logs(job.log)
+        self._end_unused_endpoints()
         is_multi = needs_of(job, self._settings).nodes > 1
-        self._jobs.create(manifest, headless_service(job) if is_multi else None)
+        try:
+            while True:
+                refused = endpoints.ensure(job) if served_ones(job) else None
+                if refused is not None:
+                    return refused
+                self._jobs.create(manifest, headless_service(job) if is_multi else None)
+                if endpoints.stand(job):
+                    return None
+                self._delete(job)
+        finally:
+            endpoints.release()
+
+    def _manifest(self, job: Job) -> Object:
+        environment = pod_environment(stage=job.stage, home=job.home, workspace=job.workspace)
+        uses = []
+        for one in job.endpoints:
+            require_key(one, self._settings)
+        for one in served_ones(job):
+            environment[address_variable(one.name)] = endpoint_address(one, self._settings)
+            uses.append(endpoint_name(one, self._settings))
+        return stage_job(job, self._settings, environment, self._root, uses)
 
     def _after_deletion(self, job: Job) -> Outcome:
         """Somebody deleted the Job, or its time to live passed while nobody could look: its exit code decides."""

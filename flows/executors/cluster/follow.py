@@ -33,6 +33,10 @@ LOG_TIMEOUT_S = 30.0
 Object = dict[str, Any]
 
 
+class Deserted(Exception):
+    """What a Job asks has ended while the Job waited in a queue."""
+
+
 class Follower:
     """One Job, from now until it has ended or cannot start."""
 
@@ -45,17 +49,27 @@ class Follower:
         fresh: bool,
         tick: Callable[[], None],
         say: Callable[[str], None],
+        served: Callable[[], bool],
     ) -> None:
-        """Follow the Job of `job`; `fresh` if nothing of its output has been shown before."""
+        """Follow the Job of `job`; `fresh` if nothing of its output has been shown before.
+
+        `served` tells whether the endpoints that it asks are there; only a Job that waits in a queue is asked about.
+        """
         self._job, self._jobs, self._settings = job, jobs, settings
         self._name, self._tick, self._say = job_name(job), tick, say
         self._files = LogFiles(job.log)
         self._echo = Echo(job.log, from_start=fresh)
+        self._served = served
         self._logs: dict[str, PodLog] = {}
-        self._told: set[str] = set()
+        grace_s = settings.profile(job.stage).grace_s
+        self._patience = Patience(self._name, jobs, settings, grace_s, say)
 
     def follow(self) -> Outcome | None:
-        """Return how it ended; None where the Job is gone and only its exit code can tell."""
+        """Return how it ended; None where the Job is gone and only its exit code can tell.
+
+        Raises:
+            Deserted: it would not find its endpoints any more.
+        """
         with Bell(self._jobs.api, [self._jobs.path, self._jobs.core("pods")], self._name) as bell:
             while True:
                 found = self._jobs.find(self._name)
@@ -67,7 +81,9 @@ class Follower:
                 if is_finished(found):
                     self._drain()
                     return outcome_of(found, self._jobs.pods(self._name), tail(self._job.log))
-                hopeless = self._hopeless(found, pods)
+                if found["spec"].get("suspend") and not self._served():
+                    raise Deserted
+                hopeless = self._patience.given_up(found, pods)
                 if hopeless is not None:
                     return hopeless
                 self._idle(bell)
@@ -94,8 +110,20 @@ class Follower:
             log.abandon()
         self._echo.step()
 
-    def _hopeless(self, found: Object, pods: list[Object]) -> Outcome | None:
-        """Tell why a Job does not run, and give up after the pending deadline."""
+
+class Patience:
+    """How long a Job may have no running pod, and what is said meanwhile."""
+
+    def __init__(
+        self, name: str, jobs: Jobs, settings: Settings, grace_s: float, say: Callable[[str], None]
+    ) -> None:
+        """Watch the Job `name`, whose pods take `grace_s` to end."""
+        self._name, self._jobs, self._settings = name, jobs, settings
+        self._grace_s, self._say = grace_s, say
+        self._told: set[str] = set()
+
+    def given_up(self, found: Object, pods: list[Object]) -> Outcome | None:
+        """Tell why a Job does not run, and end it after the pending deadline; None while there is hope."""
         lost = lost_since(pods, time.time())
         since = waiting_since(found, pods) if lost is None else lost
         if since is None:
@@ -107,7 +135,7 @@ class Follower:
         if time.time() - since <= self._settings.pending_deadline_s:
             return None
         if lost is None:
-            self._jobs.delete(self._name, self._settings.profile(self._job.stage).grace_s)
+            self._jobs.delete(self._name, self._grace_s)
         why = why or _SILENT
         return Outcome(kind=why.kind, reason=why.reason)
 

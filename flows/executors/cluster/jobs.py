@@ -40,8 +40,15 @@ class Jobs:
 
     def active(self) -> list[str]:
         """Return the identities of the stages' Jobs that have not ended."""
-        found = self.api.get(self.path, labelSelector="app.kubernetes.io/managed-by=afm")["items"]
-        return [job["metadata"]["labels"][IDENTITY] for job in found if not is_finished(job)]
+        return [
+            job["metadata"]["labels"][IDENTITY]
+            for job in self.labelled(IDENTITY)
+            if not is_finished(job)
+        ]
+
+    def labelled(self, selector: str) -> list[Object]:
+        """Return the Jobs whose labels fit."""
+        return [*self.api.get(self.path, labelSelector=selector)["items"]]
 
     def pods(self, name: str) -> list[Object]:
         """Return the pods of a Job, the leaving ones too."""
@@ -72,13 +79,36 @@ class Jobs:
                 return None
             raise
 
-    def delete(self, name: str, grace_s: float) -> None:
+    def note(self, name: str, **annotations: str) -> None:
+        """Put annotations on a Job; nothing where there is none."""
+        body = {"metadata": {"annotations": annotations}}
+        try:
+            self.api.patch(f"{self.path}/{name}", body)
+        except ClusterError as error:
+            if error.status != 404:
+                raise
+
+    def serve(self, owner: Object, service: Object) -> None:
+        """See to it that a Job has its Service: one of an older Job of its name would go with that."""
+        path = f"{self.core('services')}/{service['metadata']['name']}"
+        found = self.api.find(path)
+        if found is not None and _reference(owner) in (
+            found["metadata"].get("ownerReferences") or []
+        ):
+            return
+        if found is not None:
+            self.api.delete(path)
+        service["metadata"]["ownerReferences"] = [_reference(owner)]
+        self._create(self.core("services"), service)
+
+    def delete(self, name: str, grace_s: float, **preconditions: str) -> None:
         """Delete a Job with its pods and see them gone; nothing where there is none.
 
         Raises:
-            ClusterError: they are still there long after the grace period.
+            ClusterError: they are still there long after the grace period; status 409 where a precondition fails.
         """
-        self.api.delete(f"{self.path}/{name}", propagationPolicy="Foreground")
+        options = {"preconditions": preconditions} if preconditions else {}
+        self.api.delete(f"{self.path}/{name}", propagationPolicy="Foreground", **options)
         self.wait_until_gone(name, grace_s)
 
     def wait_until_gone(self, name: str, grace_s: float) -> None:

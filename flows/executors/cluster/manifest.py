@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import yaml
 
 from afm.errors import UserError
 from flows.executors import ClusterNeeds, Job
+from flows.executors.cluster.pods import Part, fill_pod, mounts, resources, shared_mount, variables
 from flows.executors.cluster.settings import Profile, Settings
 
 TEMPLATE = Path("k8s") / "jobs" / "stage.yaml"
@@ -18,6 +19,8 @@ MAX_NAME = 52
 """A pod of an Indexed Job is named after it with its index and five letters, all within 63 characters."""
 IDENTITY = "afm.dev/identity"
 RUN = "afm.dev/run"
+USES = "afm.dev/uses-"
+"""Label of a stage's Job for each endpoint that it asks; the rest of its name is that of the endpoint's Job."""
 HOME = "afm.dev/home"
 """Annotation: the folder whose result store the Job writes to."""
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -58,7 +61,13 @@ def job_name(job: Job) -> str:
     return f"afm-{readable[:room].strip('-')}-{job.identity}"
 
 
-def stage_job(job: Job, settings: Settings, environment: Mapping[str, str], root: Path) -> Object:
+def stage_job(
+    job: Job,
+    settings: Settings,
+    environment: Mapping[str, str],
+    root: Path,
+    uses: Collection[str] = (),
+) -> Object:
     """Build the manifest.
 
     Args:
@@ -66,6 +75,7 @@ def stage_job(job: Job, settings: Settings, environment: Mapping[str, str], root
         settings: of the cluster.
         environment: plain variables of the stage.
         root: checkout that holds the template.
+        uses: names of the endpoints' Jobs that it asks.
 
     Raises:
         UserError: the workspace does not lie on the shared filesystem.
@@ -76,6 +86,7 @@ def stage_job(job: Job, settings: Settings, environment: Mapping[str, str], root
     labels = _labels(job)
     manifest["metadata"]["labels"] |= labels | ({QUEUE: settings.queue} if settings.queue else {})
     manifest["metadata"]["annotations"] = {HOME: str(job.home)}
+    manifest["metadata"]["labels"] |= {consumer_label(name): "used" for name in uses}
     spec, template = manifest["spec"], manifest["spec"]["template"]
     template["metadata"]["labels"] |= labels
     spec |= {
@@ -85,14 +96,18 @@ def stage_job(job: Job, settings: Settings, environment: Mapping[str, str], root
         "ttlSecondsAfterFinished": settings.ttl_s,
     }
     if needs.nodes > 1:
-        spec |= {"completions": needs.nodes, "parallelism": needs.nodes}
-        # Where rank 0 vanishes without a word, each of the others counts.
-        spec["backoffLimit"] *= needs.nodes
-        spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
-        template["spec"]["subdomain"] = job_name(job)
-    _fill_pod(template["spec"], job, settings, needs)
+        _make_gang(spec, job_name(job), needs.nodes)
+    fill_pod(template["spec"], settings, _part(job, needs))
     _fill_container(template["spec"]["containers"][0], job, settings, needs, environment)
     return manifest
+
+
+def _make_gang(spec: Object, name: str, nodes: int) -> None:
+    spec |= {"completions": nodes, "parallelism": nodes}
+    # Where rank 0 vanishes without a word, each of the others counts.
+    spec["backoffLimit"] *= nodes
+    spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
+    spec["template"]["spec"]["subdomain"] = name
 
 
 def require_home(job: Job, found: Object) -> None:
@@ -107,6 +122,11 @@ def require_home(job: Job, found: Object) -> None:
             f"Job {job_name(job)} makes this result for another home folder, {home}; this one is {job.home}. "
             "Set AFM_HOME alike in both, or wait until that Job has ended and is deleted"
         )
+
+
+def consumer_label(endpoint: str) -> str:
+    """Return the label of Jobs that ask an endpoint."""
+    return USES + endpoint
 
 
 def headless_service(job: Job) -> Object:
@@ -134,35 +154,14 @@ def _labels(job: Job) -> dict[str, str]:
     return labels | ({RUN: job.pipeline_run} if job.pipeline_run else {})
 
 
-def _fill_pod(pod: Object, job: Job, settings: Settings, needs: Needs) -> None:
+def _part(job: Job, needs: Needs) -> Part:
     cluster = job.cluster or ClusterNeeds()
-    pod["terminationGracePeriodSeconds"] = needs.profile.grace_s
-    if settings.service_account:
-        pod["serviceAccountName"] = settings.service_account
-    if settings.run_as:
-        pod["securityContext"] |= {
-            "runAsUser": settings.run_as,
-            "runAsGroup": settings.run_as,
-            "fsGroup": settings.run_as,
-        }
-    priority = cluster.priority_class or settings.priority_class
-    if priority:
-        pod["priorityClassName"] = priority
-    if settings.node_selector:
-        pod["nodeSelector"] = dict(settings.node_selector)
-    if needs.gpus_per_node:
-        pod["tolerations"] = list(settings.tolerations)
-    if needs.gpus_per_node and cluster.gpu_product:
-        pod["affinity"] = _gpu_affinity(settings.gpu_product_label, cluster.gpu_product)
-    pod["volumes"] += _volumes(settings)
-    shm = next(volume for volume in pod["volumes"] if volume["name"] == "shm")
-    shm["emptyDir"]["sizeLimit"] = needs.profile.shm
-
-
-def _gpu_affinity(label: str, product: str) -> Object:
-    term = {"matchExpressions": [{"key": label, "operator": "In", "values": [product]}]}
-    required = {"nodeSelectorTerms": [term]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    return Part(
+        amounts=needs.profile,
+        gpus=needs.gpus_per_node,
+        gpu_product=cluster.gpu_product,
+        priority_class=cluster.priority_class,
+    )
 
 
 def _fill_container(
@@ -179,81 +178,27 @@ def _fill_container(
         "command": [settings.python[job.environment], "-m", module],
         "args": [*stage, *job.arguments],
         "workingDir": str(job.workspace),
-        "env": _variables(job, settings, needs, environment),
-        "resources": _resources(settings, needs),
+        "env": variables(settings, {**environment, **_rank_variables(job, settings, needs)}),
+        "resources": resources(settings, _part(job, needs)),
     }
     container["volumeMounts"] += _mounts(job, settings)
 
 
-def _variables(
-    job: Job, settings: Settings, needs: Needs, environment: Mapping[str, str]
-) -> list[Object]:
-    values = {**environment, **settings.environment}
-    if needs.ranks:
-        name = job_name(job)
-        values |= {
-            JOB_VARIABLE: name,
-            NODES_VARIABLE: str(needs.nodes),
-            GPUS_VARIABLE: str(needs.gpus_per_node),
-            MASTER_VARIABLE: f"{name}-0.{name}",
-            BARRIER_VARIABLE: str(settings.barrier_deadline_s),
-        }
-    plain = [{"name": name, "value": value} for name, value in sorted(values.items())]
-    secret = [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}}
-        for name, ref in sorted(settings.secrets.items())
-    ]
-    return plain + secret
-
-
-def _resources(settings: Settings, needs: Needs) -> Object:
-    """Requests equal limits: a training job that is throttled or evicted costs more than an idle core."""
-    amounts = {
-        "cpu": needs.profile.cpu,
-        "memory": needs.profile.memory,
-        "ephemeral-storage": needs.profile.ephemeral_storage,
+def _rank_variables(job: Job, settings: Settings, needs: Needs) -> dict[str, str]:
+    if not needs.ranks:
+        return {}
+    name = job_name(job)
+    return {
+        JOB_VARIABLE: name,
+        NODES_VARIABLE: str(needs.nodes),
+        GPUS_VARIABLE: str(needs.gpus_per_node),
+        MASTER_VARIABLE: f"{name}-0.{name}",
+        BARRIER_VARIABLE: str(settings.barrier_deadline_s),
     }
-    if needs.gpus_per_node:
-        amounts[settings.gpu_resource] = str(needs.gpus_per_node)
-    return {"requests": amounts, "limits": dict(amounts)}
-
-
-def _volumes(settings: Settings) -> list[Object]:
-    claims = {"shared": settings.shared_claim} | {
-        _volume_name(mount.claim): mount.claim for mount in settings.mounts
-    }
-    return [
-        {"name": name, "persistentVolumeClaim": {"claimName": claim}}
-        for name, claim in claims.items()
-    ]
-
-
-def _volume_name(claim: str) -> str:
-    return f"claim-{claim.replace('.', '-')}"[:63]
 
 
 def _mounts(job: Job, settings: Settings) -> list[Object]:
     """The checkout read-only; of what is shared, only this result's own folders can be written."""
     shared = [(job.workspace, True), (job.partial, False), (job.scratch, False)]
-    found = [_shared_mount(path, settings, read_only=flag) for path, flag in shared]
-    others = [
-        {"name": _volume_name(mount.claim), "mountPath": mount.path, "readOnly": mount.read_only}
-        for mount in settings.mounts
-    ]
-    return found + others
-
-
-def _shared_mount(path: Path, settings: Settings, *, read_only: bool) -> Object:
-    try:
-        inside = path.relative_to(settings.shared_path)
-    except ValueError:
-        raise UserError(
-            f"{path} does not lie on the filesystem that stages share: shared_path is {settings.shared_path}; "
-            "run from a checkout below it"
-        ) from None
-    return {
-        "name": "shared",
-        "mountPath": str(path),
-        "subPath": str(inside),
-        "readOnly": read_only,
-    }
+    found = [shared_mount(path, settings, read_only=flag) for path, flag in shared]
+    return found + mounts(settings)

@@ -7,10 +7,10 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from afm.errors import UserError
 from stages._stage import Environment
@@ -26,20 +26,37 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Profile(_Model):
-    """What one stage asks for."""
+class Amounts(_Model):
+    """What one pod asks for."""
 
     cpu: str
     memory: str
     ephemeral_storage: str
     shm: str
     """Size of /dev/shm; part of `memory`."""
-    deadline_s: Seconds
-    """Longest time that it may be active [s]."""
     grace_s: Seconds
     """Between SIGTERM and SIGKILL: long enough to save a checkpoint [s]."""
+
+
+class Profile(Amounts):
+    """What one stage asks for."""
+
+    deadline_s: Seconds
+    """Longest time that it may be active [s]."""
     gpu: bool
     """Whether it takes the GPUs of its scale's `cluster` block."""
+
+
+class EndpointSettings(Amounts):
+    """What a model server asks for that runs start for their stages, and how long it stays."""
+
+    port: Annotated[int, Field(gt=0, lt=65536)]
+    probe_s: Seconds
+    """Between two questions of a probe [s]."""
+    idle_s: Seconds
+    """It ends itself when nobody has been connected for so long [s]."""
+    lease_s: Seconds
+    """How long the claim of a runner that has died keeps others waiting [s]."""
 
 
 class SecretRef(_Model):
@@ -102,6 +119,16 @@ class Settings(_Model):
     defaults: Profile
     stages: dict[str, dict[str, Any]]
     """Differences from `defaults` by stage."""
+    endpoints: EndpointSettings
+
+    @model_validator(mode="after")
+    def _endpoints_outlast_a_wait(self) -> Self:
+        if self.endpoints.idle_s <= self.pending_deadline_s:
+            raise ValueError(
+                f"endpoints.idle_s {self.endpoints.idle_s} must be more than pending_deadline_s "
+                f"{self.pending_deadline_s}: an endpoint must not end while its stage waits for a node"
+            )
+        return self
 
     def profile(self, stage: str) -> Profile:
         """Return what a stage asks for."""

@@ -56,7 +56,7 @@ def outcome_of(job: Object, pods: Iterable[Object], log_tail: str) -> Outcome:
 def _why(reason: str, pods: list[Object]) -> tuple[OutcomeKind, int | None]:
     if reason == "DeadlineExceeded":
         return OutcomeKind.DEADLINE, None
-    ends = sorted(filter(None, map(_termination, pods)), key=lambda end: end["finishedAt"] or "")
+    ends = sorted(filter(None, map(termination, pods)), key=lambda end: end["finishedAt"] or "")
     bad = [end for end in ends if end["exitCode"] != 0]
     if any(end.get("reason") == OOM_REASON for end in bad):
         return OutcomeKind.OOM, 137
@@ -74,7 +74,8 @@ def _cause(codes: list[int]) -> int | None:
     return None
 
 
-def _termination(pod: Object) -> Object | None:
+def termination(pod: Object) -> Object | None:
+    """Return how a pod's container ended, None where it has not."""
     for status in (pod.get("status") or {}).get("containerStatuses") or []:
         ended = (status.get("state") or {}).get("terminated")
         if ended:
@@ -89,6 +90,11 @@ def has_started(pod: Object) -> bool:
         if "running" in state or "terminated" in state:
             return True
     return False
+
+
+def is_ready(pod: Object) -> bool:
+    """Tell whether a pod takes requests: its Service then leads to it."""
+    return condition(pod, "Ready") is not None and "deletionTimestamp" not in pod["metadata"]
 
 
 def rank_of(pod: Object) -> str:
@@ -106,7 +112,7 @@ def waiting_since(job: Object, pods: Iterable[Object]) -> float | None:
         return None
     moments = [(job.get("status") or {}).get("startTime") or job["metadata"]["creationTimestamp"]]
     for pod in pods:
-        ended = _termination(pod)
+        ended = termination(pod)
         if ended is None and has_started(pod):
             return None
         moments.append((ended or {}).get("finishedAt") or pod["metadata"]["creationTimestamp"])
@@ -117,7 +123,7 @@ def lost_since(pods: Iterable[Object], now: float) -> float | None:
     """Return since when a pod should have been gone and is not: its node is lost [s since 1970]."""
     for pod in pods:
         leaving = pod["metadata"].get("deletionTimestamp")
-        if leaving and has_started(pod) and _termination(pod) is None:
+        if leaving and has_started(pod) and termination(pod) is None:
             due = _seconds(leaving)  # the grace period is in it
             if now > due + LOST_S:
                 return due

@@ -24,7 +24,8 @@ def main() -> None:
         "temperature": 0,
     }
     headers = {"Content-Type": "application/json"}
-    headers["Authorization"] = f"Bearer {os.environ['VLLM_API_KEY']}"
+    if key := os.environ.get("VLLM_API_KEY"):
+        headers["Authorization"] = f"Bearer {key}"
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(), headers
     )

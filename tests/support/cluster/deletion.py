@@ -132,8 +132,17 @@ def collect(store: Store) -> None:
             fresh = store.put("pods", fresh)
             if store.find(*key_of("pods", pod)):
                 delete_pod(store, fresh)
+    _collect_services(store, uids)
     _finish_foreground(store)
     _finish_namespaces(store)
+
+
+def _collect_services(store: Store, uids: dict[str, Object]) -> None:
+    """Remove the Services all of whose owners are gone; here only Jobs own any."""
+    for service in list(store.each("services")):
+        owners = service["metadata"].get("ownerReferences") or []
+        if owners and not any(owner["uid"] in uids for owner in owners):
+            store.remove("services", service)
 
 
 def _finish_foreground(store: Store) -> None:

@@ -174,6 +174,10 @@ class Handle:
         """Make a ServiceAccount: pods that name one that is missing are refused."""
         self.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
 
+    def get(self, path: str) -> dict[str, Any]:
+        """Read an object or a list as the administrator."""
+        return self._request("GET", path, None)
+
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Create an object as the administrator."""
         return self._request("POST", path, body)
@@ -187,12 +191,16 @@ class Handle:
         self._request("DELETE", path, {})
 
     def _request(
-        self, method: str, path: str, body: dict[str, Any], kind: str = "application/json"
+        self, method: str, path: str, body: dict[str, Any] | None, kind: str = "application/json"
     ) -> dict[str, Any]:
         token = self.order("token", name=ADMIN)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
         answer = httpx.request(
-            method, f"{self.url}{path}", content=json.dumps(body), headers=headers, timeout=30
+            method,
+            f"{self.url}{path}",
+            content=None if body is None else json.dumps(body),
+            headers=headers,
+            timeout=30,
         )
         if answer.is_error:
             raise ValueError(f"{path}: {answer.text}")

@@ -131,6 +131,7 @@ class Store:
             self._record("DELETED", resource, copy.deepcopy(value))
         elif _content(value) != _content(current):
             self._record("MODIFIED", resource, copy.deepcopy(value))
+            value["metadata"]["resourceVersion"] = str(self.version)
         return value
 
     def remove(self, resource: str, value: Object) -> None:
