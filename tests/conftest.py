@@ -40,9 +40,9 @@ class Scheduler(LoadScopeScheduling):
         return "heavy" if stem in HEAVY else stem
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler:
-    """Tell xdist which tests go to which worker."""
-    return Scheduler(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler | None:
+    """Tell xdist which tests go to which worker, where whole modules are to stay together."""
+    return Scheduler(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @pytest.hookimpl(wrapper=True)
