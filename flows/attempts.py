@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from afm.jsonl import read_json, write_json
 from flows.executors import Outcome, OutcomeKind
-from flows.records import Record
+from flows.records import Record, sealed
 from stages._stage import EXIT_FILE
 
 ATTEMPT = "attempt.json"
@@ -55,21 +55,36 @@ def begin_attempt(scratch: Path, cell: str, root: Path, executor: str) -> None:
     write_json(scratch / ATTEMPT, attempt.model_dump())
 
 
-def attempt_record(scratch: Path, outcome: Outcome, **known: Any) -> Record:
-    """Join what was known at the begin with how the attempt ended."""
+def attempt_record(scratch: Path, outcome: Outcome, *, gpu_price: float, **known: Any) -> Record:
+    """Join what was known at the begin with how the attempt ended.
+
+    Args:
+        scratch: where both lie.
+        outcome: how it ended.
+        gpu_price: [currency units] per GPU-hour.
+        known: the record's other fields.
+    """
     attempt = Attempt.model_validate(read_json(scratch / ATTEMPT))
     ended = _ended(scratch)
+    wall_s = ended - attempt.started
+    gpu_s = None if outcome.gpus is None else wall_s * outcome.gpus
     facts = scratch / "facts.json"
-    return Record(
+    record = Record(
         **known,
         **attempt.model_dump(),
         facts=read_json(facts) if facts.exists() else {},
+        job=outcome.job,
+        images=list(outcome.images),
+        gpus=outcome.gpus,
         ended=ended,
-        wall_s=ended - attempt.started,
+        wall_s=wall_s,
+        gpu_s=gpu_s,
+        cost=None if gpu_s is None else gpu_s / 3600 * gpu_price,
         outcome=outcome.kind.value,
         exit_code=outcome.exit_code,
         log_tail="" if outcome.kind is OutcomeKind.SUCCEEDED else outcome.log_tail,
     )
+    return sealed(record)
 
 
 def _ended(scratch: Path) -> float:

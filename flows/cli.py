@@ -41,6 +41,9 @@ COMMANDS = {
     "compare": Command(
         "flows.commands.compare", "run", "add_arguments", "two runs of the pipeline, cell by cell"
     ),
+    "audit": Command(
+        "flows.commands.audit", "run", "add_arguments", "what made a model, and can it be proved?"
+    ),
     "why": Command("flows.commands.why", "run", "add_arguments", "what makes a stage stale"),
     "cancel": Command(
         "flows.commands.cancel", "run", "add_arguments", "end active jobs on purpose"

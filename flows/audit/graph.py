@@ -1,0 +1,120 @@
+"""The chain of stage runs: joined by content, so that a cached stage and one run by hand keep their place."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from flows.audit.formats import TRAINERS
+from flows.audit.runs import Run
+
+Current = Mapping[str, str]
+"""md5 by path, as the workspace's dvc.lock has it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """A model: an output folder of a training stage."""
+
+    path: str
+    md5: str
+    run: Run
+
+
+class Graph:
+    """All runs that records and locks tell of."""
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        """Join `runs`; where record and lock speak of one run, the record counts."""
+        chosen: dict[object, Run] = {}
+        for run in sorted(runs, key=lambda run: (run.origin != "record", run.started)):
+            if run.origin == "record" or run.key not in chosen:
+                chosen[run.identity if run.origin == "record" else run.key] = run
+                chosen.setdefault(run.key, run)
+        unique = {id(run): run for run in chosen.values()}
+        self.runs: tuple[Run, ...] = tuple(sorted(unique.values(), key=_order))
+        self._makers: dict[str, list[Run]] = defaultdict(list)
+        self._readers: dict[str, list[Run]] = defaultdict(list)
+        for run in self.runs:
+            for md5 in set(run.outs.values()):
+                self._makers[md5].append(run)
+            for md5 in set(run.deps.values()):
+                self._readers[md5].append(run)
+
+    def makers(self, md5: str) -> Sequence[Run]:
+        """Return the runs that wrote this content, oldest first."""
+        return self._makers.get(md5, [])
+
+    def readers(self, md5: str) -> Sequence[Run]:
+        """Return the runs that read this content, oldest first."""
+        return self._readers.get(md5, [])
+
+    def maker(self, path: str, md5: str, reader: Run) -> Run | None:
+        """Return the run that wrote what another one read.
+
+        Several may have written the same bytes; the one counts that wrote them to that path last before they were
+        read. Never the reader itself, whatever it wrote.
+        """
+        others = [run for run in self.makers(md5) if run.key != reader.key]
+        named = [run for run in others if path in run.outs] or others
+        earlier = [run for run in named if run.started <= reader.started] or named
+        return earlier[-1] if earlier else None
+
+    def upstream(self, run: Run) -> Iterator[tuple[str, str, Run | None]]:
+        """Yield what a run read: path, md5, and who wrote it; None for what no run wrote."""
+        for path, md5 in run.deps.items():
+            yield path, md5, self.maker(path, md5, run)
+
+    def chain(self, last: Run) -> list[Run]:
+        """Return a run and all that it rests on, each once, what is read before what reads it."""
+        done: dict[int, Run] = {}
+        above: set[int] = set()
+
+        def visit(run: Run) -> None:
+            if id(run) in done or id(run) in above:
+                return
+            above.add(id(run))
+            for _, _, maker in self.upstream(run):
+                if maker is not None:
+                    visit(maker)
+            done[id(run)] = run
+
+        visit(last)
+        return list(done.values())
+
+    def downstream(self, seeds: Collection[str]) -> list[Run]:
+        """Return every run that read any of these contents, or what came of them, oldest first."""
+        waiting, known = list(seeds), set(seeds)
+        found: dict[int, Run] = {}
+        while waiting:
+            for run in self.readers(waiting.pop()):
+                found[id(run)] = run
+                new = set(run.outs.values()) - known
+                known |= new
+                waiting += new
+        return sorted(found.values(), key=_order)
+
+    def models(self) -> list[Model]:
+        """Return every model, oldest first; the same bytes from two runs are two models."""
+        return [
+            Model(path=path, md5=md5, run=run) for run in self.runs for path, md5 in _models(run)
+        ]
+
+
+def model_of(run: Run) -> Model | None:
+    """Return the model that a run wrote, or None."""
+    return next((Model(path=path, md5=md5, run=run) for path, md5 in _models(run)), None)
+
+
+def file_name(path: str) -> str:
+    """Return the last part of a path."""
+    return PurePosixPath(path).name
+
+
+def _models(run: Run) -> Iterator[tuple[str, str]]:
+    if run.stage in TRAINERS:
+        yield from ((path, md5) for path, md5 in run.outs.items() if md5.endswith(".dir"))
+
+
+def _order(run: Run) -> tuple[float, str, str]:
+    return run.started, run.identity or "", run.cell
