@@ -9,6 +9,7 @@ from flows.audit.formats import Format, format_of, is_folder_of_rows, read_items
 from flows.audit.graph import Model
 from flows.audit.locate import Hint
 from flows.audit.models import resolve
+from flows.audit.render import SHOWN
 from flows.audit.runs import Run
 from flows.workspace import Workspace
 
@@ -60,9 +61,9 @@ def absent(workspace: Workspace, text: str, what: str) -> Proof:
     model = resolve(evidence.graph, evidence.current, text)
     found: list[Row] = []
     read, unread, rows = [], [], 0
-    files = {
-        file.md5: file for run in evidence.graph.chain(model.run) for file in _files(evidence, run)
-    }
+    files: dict[str, _File] = {}
+    for file in (one for run in evidence.graph.chain(model.run) for one in _files(evidence, run)):
+        files.setdefault(file.md5, file)
     for file in files.values():
         form = format_of(file.path)
         content = evidence.contents.read(file.md5, file.hint) if form else None
@@ -108,8 +109,10 @@ def lines(proof: Proof) -> Iterator[str]:
     """Yield what was found, what could not be read, and the verdict."""
     model = proof.model
     yield f"{proof.what} in the chain of {model.run.cell}  {model.path}  md5 {model.md5}"
-    for row in proof.found:
+    for row in proof.found[:SHOWN]:
         yield f"FOUND {row.path} line {row.line}  md5 {row.md5}  by {row.cell}"
+    if len(proof.found) > SHOWN:
+        yield f"and {len(proof.found) - SHOWN} more: `--json` has them"
     yield from (f"NOT READ {name}: it lies nowhere whole" for name in proof.unread)
     size = f"{proof.rows} rows of {len(proof.read)} files read"
     if proof.found:

@@ -62,13 +62,13 @@ class StageChange:
     stage: str
     cells: tuple[str | None, str | None]
     """None where a chain has no such stage."""
-    params: tuple[Change, ...]
-    code: tuple[Change, ...]
-    data: tuple[DataChange, ...]
-    metrics: tuple[Change, ...]
-    environment: tuple[Change, ...]
-    unrecorded: bool
-    """Whether a side has no record: what only a record tells cannot be compared."""
+    params: tuple[Change, ...] = ()
+    code: tuple[Change, ...] = ()
+    data: tuple[DataChange, ...] = ()
+    metrics: tuple[Change, ...] = ()
+    environment: tuple[Change, ...] = ()
+    unrecorded: bool = False
+    """Whether a run has no record: what only a record tells cannot be compared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,29 +120,33 @@ def _numbered(chain: Sequence[Run]) -> dict[tuple[str, int], Run]:
 
 
 def _stage_change(index: Index, stage: str, one: Run | None, other: Run | None) -> StageChange:
-    records = [record_of(index, run) if run else None for run in (one, other)]
-    params, metrics = (
-        [_fields(record, name) for record in records] for name in ("params", "metrics")
-    )
-    places = [_environment(record) for record in records]
+    cells = (one.cell if one else None, other.cell if other else None)
+    if one is None or other is None:
+        return StageChange(stage=stage, cells=cells)
+    first, second = record_of(index, one), record_of(index, other)
     return StageChange(
         stage=stage,
-        cells=(one.cell if one else None, other.cell if other else None),
-        params=tuple(changes(params[0], params[1])),
-        code=tuple(changes(*(index.code(run) if run else {} for run in (one, other)))),
+        cells=cells,
+        params=tuple(_compare(first, second, "params")),
+        code=tuple(changes(index.code(one), index.code(other))),
         data=tuple(_data(index, one, other)),
-        metrics=tuple(changes(metrics[0], metrics[1])),
-        environment=tuple(changes(places[0], places[1])),
-        unrecorded=None in records,
+        metrics=tuple(_compare(first, second, "metrics")),
+        environment=tuple(_places(first, second)),
+        unrecorded=first is None or second is None,
     )
 
 
-def _fields(record: Record | None, name: str) -> dict[str, Any]:
-    return flatten(getattr(record, name)) if record and getattr(record, name) else {}
+def _compare(first: Record | None, second: Record | None, name: str) -> Iterator[Change]:
+    if first is not None and second is not None:
+        yield from changes(flatten(getattr(first, name)), flatten(getattr(second, name)))
 
 
-def _environment(record: Record | None) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in ENVIRONMENT} if record else {}
+def _places(first: Record | None, second: Record | None) -> Iterator[Change]:
+    if first is not None and second is not None:
+        one, other = (
+            {name: getattr(side, name) for name in ENVIRONMENT} for side in (first, second)
+        )
+        yield from changes(one, other)
 
 
 def changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Change]:
@@ -152,10 +156,10 @@ def changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Cha
             yield Change(key=key, first=first.get(key), second=second.get(key))
 
 
-def _data(index: Index, one: Run | None, other: Run | None) -> Iterator[DataChange]:
+def _data(index: Index, one: Run, other: Run) -> Iterator[DataChange]:
     """Compare what the two runs wrote; what they read, an earlier stage or nobody wrote."""
     inner = folders(index)
-    first, second = (_files(index, run, inner) if run else {} for run in (one, other))
+    first, second = _files(index, one, inner), _files(index, other, inner)
     for key in sorted({*first, *second}):
         a, b = first.get(key), second.get(key)
         if (a and a[1]) != (b and b[1]):
@@ -175,18 +179,15 @@ def _files(
                 f"{file_name(path)}/{name}": (f"{path}/{name}", at) for name, at in files.items()
             }
         else:
-            found[_role(path)] = (path, md5)
+            found[_role(path, run)] = (path, md5)
     return found
 
 
-def _role(path: str) -> str:
-    """Return a path without the names of agent and scale: `data/models/sft/mhqa-tiny` -> `data/models/sft`."""
-    parts = path.split("/")
-    return (
-        "/".join(part for number, part in enumerate(parts) if number != 2 or "." in part)
-        if (parts[0] == "data" and parts[1:2] != ["models"])
-        else "/".join(parts[:3] if parts[0] == "data" else parts)
-    )
+def _role(path: str, run: Run) -> str:
+    """Return a path without the names of the cell: `data/models/sft/mhqa-tiny` -> `data/models/sft/*`."""
+    names = list(run.axes.values())
+    cells = {"-".join(names[: number + 1]) for number in range(len(names))}
+    return "/".join("*" if part in cells else part for part in path.split("/"))
 
 
 def _data_change(index: Index, path: str, first: str | None, second: str | None) -> DataChange:

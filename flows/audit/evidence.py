@@ -109,8 +109,18 @@ class Evidence:
     @cached_property
     def current(self) -> dict[str, str]:
         """The md5 of every output by path, as the workspace's dvc.lock has it."""
-        own = [entry for entry in self.entries if entry.version.commit is None]
-        return {path: md5 for entry in own for path, md5 in entry.run.outs.items()}
+        return {path: md5 for entry in self._own for path, md5 in entry.run.outs.items()}
+
+    @cached_property
+    def current_deps(self) -> dict[str, str]:
+        """The md5 of every data dependency by path, as the workspace's dvc.lock has it."""
+        return {path: md5 for entry in self._own for path, md5 in entry.run.deps.items()}
+
+    @cached_property
+    def _own(self) -> list[Entry]:
+        """Entries of the workspace's dvc.lock, which may be a commit's too."""
+        own = workspace_lock(self.root)
+        return [entry for entry in self.entries if own and entry.version.blob == own.blob]
 
     @cached_property
     def graph(self) -> Graph:

@@ -1,7 +1,7 @@
 """The chain of stage runs: joined by content, so that a cached stage and one run by hand keep their place."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -82,17 +82,34 @@ class Graph:
         visit(last)
         return list(done.values())
 
-    def downstream(self, seeds: Collection[str]) -> list[Run]:
-        """Return every run that read any of these contents, or what came of them, oldest first."""
-        waiting, known = list(seeds), set(seeds)
-        found: dict[int, Run] = {}
+    def downstream(self, path: str | None, md5: str) -> list[Run]:
+        """Return every run that read a content, or what came of it, oldest first.
+
+        Args:
+            path: where it was read; None for anywhere.
+            md5: the content.
+        """
+        waiting = [run for run in self.readers(md5) if path is None or run.deps.get(path) == md5]
+        found = {id(run): run for run in waiting}
         while waiting:
-            for run in self.readers(waiting.pop()):
-                found[id(run)] = run
-                new = set(run.outs.values()) - known
-                known |= new
-                waiting += new
+            source = waiting.pop()
+            for reader in (one for out in source.outs.values() for one in self.readers(out)):
+                if id(reader) not in found and self._feeds(source, reader):
+                    found[id(reader)] = reader
+                    waiting.append(reader)
         return sorted(found.values(), key=_order)
+
+    def _feeds(self, source: Run, reader: Run) -> bool:
+        """Tell whether what a run read may be what another one wrote: the bytes, at the path where they were written.
+
+        Bytes alone do not tell: two files that are empty, or hold `{}`, have nothing to do with each other.
+        """
+        written = set(source.outs.values())
+        return any(
+            source.outs.get(path) == md5
+            or (md5 in written and not any(path in run.outs for run in self.makers(md5)))
+            for path, md5 in reader.deps.items()
+        )
 
     def models(self) -> list[Model]:
         """Return every model, oldest first; the same bytes from two runs are two models."""

@@ -142,7 +142,13 @@ def _of_rows(index: Index, kind: Kind, text: str, found: Sequence[Holding]) -> I
 
 
 def _of_file(index: Index, text: str, contents: Sequence[str]) -> Impact:
-    runs = index.graph.downstream(contents)
+    at = (
+        text
+        if not _MD5.fullmatch(text) and any(text in run.deps for run in index.graph.runs)
+        else None
+    )
+    found = {run.entry: run for md5 in contents for run in index.graph.downstream(at, md5)}
+    runs = sorted(found.values(), key=lambda run: run.started)
     models = [model for run in runs if (model := model_of(run)) is not None]
     datasets = [
         Dataset(

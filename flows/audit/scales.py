@@ -58,6 +58,9 @@ def lines(scales: Scales) -> Iterator[str]:
     """Yield what is shared, then where the scales part."""
     names = list(scales.models)
     yield f"{scales.stage} models of agent {scales.agent} at scales {', '.join(names)}"
+    if len(names) == 1:
+        yield "no other scale has such a model here, so there is nothing to compare"
+        return
     shared = [one for one in scales.places if len(set(one.md5.values())) == 1 and len(one.md5) > 1]
     apart = [one for one in scales.places if one not in shared]
     yield "the same bytes:" if shared else "nothing is shared"

@@ -1,8 +1,9 @@
 """The answers of `query`, `diff` and `impact`, for people."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from flows.audit.diff import Change, DataChange, Difference, StageChange
 from flows.audit.impact import Dataset, Impact
@@ -29,7 +30,11 @@ def _run_lines(events: Sequence[Event]) -> Iterator[str]:
         yield f"  {path}  md5 {short(md5)}"
         for event in rows:
             item = "" if event.format in ("Query", "PassRate") else f"{event.item_id}: "
-            yield f"    line {event.line}: {item}{fields(event.detail)}"
+            yield f"    line {event.line}: {item}{fields(_told(event.detail))}"
+
+
+def _told(detail: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in detail.items() if value is not None}
 
 
 def _trained(trainings: Sequence[Training]) -> Iterator[str]:
@@ -101,6 +106,8 @@ def diff_lines(difference: Difference, *, everything: bool) -> Iterator[str]:
 def _stage(stage: StageChange, *, everything: bool) -> Iterator[str]:
     one, other = stage.cells
     yield f"{stage.stage}: {one or 'absent'} -> {other or 'absent'}"
+    if one is None or other is None:
+        return
     if stage.unrecorded:
         yield "  a side has no record: its params, metrics and environment are not known"
     for label, changes in (

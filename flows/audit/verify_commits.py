@@ -31,6 +31,7 @@ def check_commits(evidence: Evidence, run: Run) -> Iterator[Finding]:
             why=f"its commit {commit} is not in this repository: fetch the branch, or it was rebased and dropped",
         )
         return
+    yield from _workspace(evidence, run, record)
     wrong = [*_code(evidence, record, files), *_params(evidence, record, files)]
     if not wrong:
         return
@@ -40,6 +41,14 @@ def check_commits(evidence: Evidence, run: Run) -> Iterator[Finding]:
         yield Finding(what=run.cell, why=why)
     else:
         yield Finding(what=run.cell, why=f"commit {commit} has other content: {told}")
+
+
+def _workspace(evidence: Evidence, run: Run, record: Record) -> Iterator[Finding]:
+    """Tell which code the workspace has otherwise by now; what made the model, the commit holds."""
+    for path, md5 in record.code.items():
+        place = evidence.root / path
+        if not place.is_file() or evidence.md5(place) != md5:
+            yield Finding(what=path, why=f"{NOTE}has changed in the workspace since {run.cell} ran")
 
 
 def _code(evidence: Evidence, record: Record, files: Mapping[str, str]) -> Iterator[str]:

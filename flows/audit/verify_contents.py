@@ -100,7 +100,11 @@ def _check_given(evidence: Evidence, run: Run, path: str, md5: str) -> Iterator[
         )
         return
     place = evidence.root / path
-    if place.exists() and not list(_check_loose(evidence, place, md5)):
+    wrong = list(_check_loose(evidence, place, md5)) if place.exists() else []
+    if place.exists() and not wrong:
+        return
+    if evidence.current_deps.get(path) == md5:
+        yield from wrong or [Finding(what=path, why="is missing in the workspace")]
         return
     if run.git_commit and committed_md5(evidence, run.git_commit, path) == md5:
         return

@@ -6,19 +6,22 @@ import random
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from afm.ids import content_id
+from afm.jsonl import write_json
 from flows.audit.locate import object_path
-from flows.hashing import listing_md5
+from flows.hashing import Hasher, listing_md5
 from flows.identity import Ingredients, params_tree
 from flows.records import Record, sealed, write_record
+from flows.store import VERSION, Manifest, Out
 
 Row = dict[str, Any]
-Out = bytes | Mapping[str, bytes]
+Content = bytes | Mapping[str, bytes]
 
 CARD = """\
 ## Sources, licences and attribution
@@ -157,7 +160,7 @@ class World:
         self._object(name, content)
         return name
 
-    def put_out(self, out: Out) -> str:
+    def put_out(self, out: Content) -> str:
         """Add a file or folder to the cache."""
         if isinstance(out, bytes):
             return self.put(out)
@@ -172,7 +175,7 @@ class World:
         stage: str,
         axes: Mapping[str, str],
         inputs: Mapping[str, str],
-        outputs: Mapping[str, tuple[str, Out]],
+        outputs: Mapping[str, tuple[str, Content]],
         params: Sequence[str],
         metrics: Mapping[str, Any],
         **changes: Any,
@@ -200,6 +203,38 @@ class World:
         self._enter(parts, inputs, written, record)
         self.records.append(record)
         return record
+
+    def checkout(self) -> None:
+        """Put what dvc.lock names into the workspace, as files of their own."""
+        for path, name in self.places.items():
+            if path.startswith("data/"):
+                self._place(name, self.root / path)
+
+    def keep(self, record: Record) -> Path:
+        """Put a finished result into the result store, as submit seals one."""
+        folder = self.root / ".results" / record.identity
+        words = self.lock[record.cell]["cmd"].split()
+        fields = {path: word[6:] for word, path in pairwise(words) if word.startswith("--out-")}
+        outs = {}
+        for path, name in record.outs.items():
+            place = f"{fields[path]}/{Path(path).name}"
+            self._place(name, folder / place)
+            outs[fields[path]] = Out(
+                path=place, md5=name, files=Hasher(folder).files(folder / place)
+            )
+        manifest = Manifest(version=VERSION, identity=record.identity, outs=outs)
+        write_json(folder / "record.json", record.model_dump(mode="json"))
+        write_json(folder / "manifest.json", manifest.model_dump())
+        return folder
+
+    def _place(self, name: str, target: Path) -> None:
+        source = object_path(self.cache, name)
+        if name.endswith(".dir"):
+            for row in json.loads(source.read_bytes()):
+                self._place(row["md5"], target / row["relpath"])
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read_bytes())
 
     def _record(
         self,
