@@ -39,7 +39,7 @@ def _told(detail: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _trained(trainings: Sequence[Training]) -> Iterator[str]:
     if not trainings:
-        yield "trained no model"
+        yield "trained no model of these runs (`afm audit impact` looks at every run)"
     for one in trainings:
         times = ", ".join(f"{item} {count} times" for item, count in one.copies.items())
         yield f"trained {one.model.run.cell} (model md5 {short(one.model.md5)}): {one.path} has {times}"

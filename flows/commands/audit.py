@@ -40,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "--absent",
         metavar="ID",
-        help="prove instead that a query, trajectory or source is in no data set of the chain",
+        help="prove instead that a query, a trajectory, a source, or the question with this sha256 is in no data set "
+        "of the chain",
     )
 
 

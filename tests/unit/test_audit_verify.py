@@ -1,5 +1,6 @@
 """verify names every byte that has changed, in whatever a model rests on, and nothing else."""
 
+import hashlib
 import json
 import os
 import random
@@ -317,6 +318,15 @@ def test_excluded_queries_are_proved_absent(tmp_path: Path) -> None:
     proof = absent(place, "sft@mhqa-tiny", victim)
     assert (proof.found, proof.unread) == ((), ())
     assert "absent: no row names it" in "\n".join(absent_lines(proof))
+    question = hashlib.sha256(pipeline.queries["sft"][3]["question"].encode()).hexdigest()
+    assert len(absent(place, "sft@mhqa-tiny", question).found) == 4  # asked, done, judged, accepted
+    proof = absent(place, "sft@mhqa-tiny", "elements")
+    asked = [row for rows in pipeline.queries.values() for row in rows]
+    ids = {row["query_id"] for row in asked if row["source"] == "elements"}
+    rows = [*asked, *pipeline.trajectories, *pipeline.trajectories, *pipeline.accepted]
+    assert len(proof.found) == sum(row["query_id"] in ids for row in rows)
+    assert proof.unread == ()
+    assert absent(place, "sft@mhqa-tiny", "wikipedia").found == ()
     object_path(world.cache, world.places[LEDGER]).unlink()
     proof = absent(place, "sft@mhqa-tiny", victim)
     assert "not proved" in "\n".join(absent_lines(proof))
