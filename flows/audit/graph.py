@@ -26,13 +26,11 @@ class Graph:
 
     def __init__(self, runs: Iterable[Run]) -> None:
         """Join `runs`; where record and lock speak of one run, the record counts."""
-        chosen: dict[object, Run] = {}
-        for run in sorted(runs, key=lambda run: (run.origin != "record", run.started)):
-            if run.origin == "record" or run.key not in chosen:
-                chosen[run.identity if run.origin == "record" else run.key] = run
-                chosen.setdefault(run.key, run)
-        unique = {id(run): run for run in chosen.values()}
-        self.runs: tuple[Run, ...] = tuple(sorted(unique.values(), key=_order))
+        own = sorted(runs, key=_order)
+        recorded = [run for run in own if run.origin == "record"]
+        known = {run.key for run in recorded}
+        locked = {run.key: run for run in reversed(own) if run.key not in known}
+        self.runs: tuple[Run, ...] = tuple(sorted([*recorded, *locked.values()], key=_order))
         self._makers: dict[str, list[Run]] = defaultdict(list)
         self._readers: dict[str, list[Run]] = defaultdict(list)
         for run in self.runs:

@@ -68,11 +68,16 @@ def registered(graph: Graph) -> list[Registered]:
     for model in graph.models():
         if model.run.stage in ALIASES.values():
             by_name.setdefault(model.run.name(), []).append(model)
-    return [
-        Registered(model=model, name=name, version=version, aliases=_aliases(graph, own, model))
-        for name, own in by_name.items()
-        for version, model in enumerate(own, start=1)
-    ]
+    return [one for name, own in by_name.items() for one in _numbered(graph, name, own)]
+
+
+def _numbered(graph: Graph, name: str, own: Sequence[Model]) -> Iterator[Registered]:
+    newest = {model.run.stage: model for model in own}
+    best = champion(graph, name)
+    for version, model in enumerate(own, start=1):
+        aliases = [alias for alias, stage in ALIASES.items() if newest.get(stage) is model]
+        aliases += [CHAMPION] if best and best.md5 == model.md5 else []
+        yield Registered(model=model, name=name, version=version, aliases=tuple(aliases))
 
 
 def champion(graph: Graph, name: str) -> Model | None:
@@ -118,17 +123,6 @@ def _by_name(graph: Graph, name: str, mark: str | None) -> Iterator[Model]:
     for one in own:
         if mark is None or mark in one.aliases or mark == str(one.version):
             yield one.model
-
-
-def _aliases(graph: Graph, own: Sequence[Model], model: Model) -> tuple[str, ...]:
-    best = champion(graph, model.run.name())
-    newest = [alias for alias, stage in ALIASES.items() if _is_newest(own, model, stage)]
-    return (*newest, *([CHAMPION] if best and best.md5 == model.md5 else []))
-
-
-def _is_newest(own: Sequence[Model], model: Model, stage: str) -> bool:
-    of_stage = [one for one in own if one.run.stage == stage]
-    return bool(of_stage) and of_stage[-1] is model
 
 
 def _preferred(found: Sequence[Model], current: Mapping[str, str]) -> Model:

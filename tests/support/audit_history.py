@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.audit import Pipeline, Sizes, World
+from tests.support.audit import Pipeline, Sizes
+from tests.support.audit_world import World
 
 SCALES = ("tiny", "small")
 SHARED = 25

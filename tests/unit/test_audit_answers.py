@@ -16,8 +16,9 @@ from flows.audit.life import life
 from flows.audit.render import as_json
 from flows.audit.scales import compare
 from flows.audit.texts import diff_lines, impact_lines, life_lines
-from flows.workspace import Workspace
-from tests.support.audit import Pipeline, World, ledger, query, small_world, trajectory
+from tests.support.audit import Pipeline, small_world
+from tests.support.audit_rows import ledger, query, trajectory
+from tests.support.audit_world import World, place
 
 RL, SFT = "dapo@mhqa-tiny", "sft@mhqa-tiny"
 
@@ -32,10 +33,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, Pipeline]:
     pipeline.dapo("small", 7)
     world.save("again")
     return world, pipeline
-
-
-def place(world: World) -> Workspace:
-    return Workspace(root=world.root, home=world.root)
 
 
 def test_made_up_rows_are_rows() -> None:

@@ -15,7 +15,8 @@ from flows.audit.index import FILE, Index, ask
 from flows.audit.life import life
 from flows.audit.locate import object_path
 from flows.workspace import Workspace
-from tests.support.audit import Pipeline, World, small_world
+from tests.support.audit import Pipeline, small_world
+from tests.support.audit_world import World
 from tests.support.toy import REPO
 
 RL = "dapo@mhqa-tiny"

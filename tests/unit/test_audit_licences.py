@@ -10,7 +10,8 @@ from flows.audit.explain import explain
 from flows.audit.index import ask
 from flows.audit.licences import Licence, flags, of_card, of_readme, terms_of
 from flows.workspace import Workspace
-from tests.support.audit import Pipeline, Sizes, World
+from tests.support.audit import Pipeline, Sizes
+from tests.support.audit_world import World
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from afm.errors import UserError
 from flows.audit.graph import Model
 from flows.audit.index import ask
 from flows.audit.models import registered, resolve
-from flows.workspace import Workspace
-from tests.support.audit import Pipeline, World, small_world
+from tests.support.audit import Pipeline, small_world
+from tests.support.audit_world import World, place
 
 RL = "data/models/rl/mhqa-tiny"
 SFT = "data/models/sft/mhqa-tiny"
@@ -23,10 +23,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> World:
     pipeline.all(salt=1, passed=False)
     world.save("again")
     return world
-
-
-def place(world: World) -> Workspace:
-    return Workspace(root=world.root, home=world.root)
 
 
 def found(world: World, text: str) -> Model:

@@ -20,7 +20,8 @@ from flows.audit.locate import object_path
 from flows.audit.verify import Report, lines, verify
 from flows.records import Record, sealed, write_record
 from flows.workspace import Workspace
-from tests.support.audit import Pipeline, Sizes, World, small_world
+from tests.support.audit import Pipeline, Sizes, small_world
+from tests.support.audit_world import World
 
 RL = "dapo@mhqa-tiny"
 LEDGER = "data/filter/mhqa/ledger.jsonl"
