@@ -7,10 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from afm.errors import UserError
+from flows.commands._dvc import lock_entries
 from flows.contents import Difference, compare_files, compare_rows
-from flows.dag import read_lock
 from flows.hashing import Hasher
-from flows.sampled import SAMPLED
+
+SAMPLED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "screen": {
+        "samples.jsonl": ("query_id", "sample_index", "seed"),
+        "pass_rates.jsonl": ("query_id", "num_samples"),
+    },
+    "screen_sft": {
+        "samples.jsonl": ("query_id", "sample_index", "seed"),
+        "pass_rates.jsonl": ("query_id", "num_samples"),
+    },
+    "dapo": {"steps.jsonl": ("step",)},
+    "evaluate": {"records.jsonl": ("policy", "query_id", "sample_index", "seed")},
+}
+"""Stages whose outputs hold what a model server sampled, and which fields of their rows every run repeats, in order.
+
+All others are deterministic: the same inputs give the same bytes. A server batches requests as they come, and the sums
+of a batch depend on what is in it; so the same seed may draw another token, seldom, and all that follows it differs.
+"""
 
 
 class Verdict(StrEnum):
@@ -79,7 +96,7 @@ def read_run(root: Path, only: Sequence[str] = ()) -> Run:
     """
     if not (root / "dvc.yaml").is_file() or not (root / "params.yaml").is_file():
         raise UserError(f"{root} is not a checkout: it has no dvc.yaml and params.yaml")
-    entries = read_lock(root)
+    entries = lock_entries(root)
     if not entries:
         raise UserError(
             f"nothing has run in {root}: its dvc.lock is missing or empty; run it first"

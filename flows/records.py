@@ -61,7 +61,7 @@ class Record(BaseModel):
     gpu_s: float | None = None
     """`wall_s` x `gpus` [GPU s]."""
     cost: float | None = None
-    """GPU hours x the scale's `gpu_price` [currency units]; None where GPUs were not counted."""
+    """GPU hours x the scale's `gpu_price`, plus what priced endpoints took [currency units]; None where not counted."""
     outcome: str
     exit_code: int | None
     log_tail: str

@@ -8,6 +8,8 @@ from typing import Any, Literal
 from flows.records import Record
 from stages._closure import is_code
 
+AXES = ("agent", "scale", "variant", "endpoint")
+"""Flags of a stage command that name its cell."""
 GATE = "gate/rl_is_champion"
 """Metric of score: 1 where the RL model passed."""
 
@@ -78,11 +80,7 @@ def run_of_record(record: Record, content: str) -> Run:
 def run_of_entry(cell: str, entry: Mapping[str, Any], key: str) -> Run:
     """Read a run from an entry of dvc.lock; where and when it was, the history of git tells."""
     words = str(entry["cmd"]).split()
-    axes = {
-        axis: words[words.index(f"--{axis}") + 1]
-        for axis in ("agent", "scale", "variant")
-        if f"--{axis}" in words
-    }
+    axes = {axis: words[words.index(f"--{axis}") + 1] for axis in AXES if f"--{axis}" in words}
     deps = {item["path"]: str(item.get("md5", "")) for item in entry.get("deps", ())}
     return Run(
         origin="lock",

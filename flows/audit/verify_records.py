@@ -6,9 +6,9 @@ from typing import Any
 from flows.audit.details import flatten, read_record
 from flows.audit.evidence import Entry, Evidence, Finding, as_written
 from flows.audit.runs import Run
+from flows.comparison import SAMPLED
 from flows.identity import Ingredients
 from flows.records import Record, digest
-from flows.sampled import SAMPLED
 from flows.store import RECORD
 
 NOTE = "note: "

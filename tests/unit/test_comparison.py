@@ -13,8 +13,7 @@ from afm.errors import UserError
 from afm.screening import PassRate, ScreenSample
 from afm.types import Trajectory
 from flows.cli import main
-from flows.comparison import CellComparison, Verdict, compare_runs, read_run
-from flows.sampled import SAMPLED
+from flows.comparison import SAMPLED, CellComparison, Verdict, compare_runs, read_run
 from tests.support.toy import REPO
 
 
