@@ -13,6 +13,8 @@ from flows.audit.rows import Holding, Places, folders, holding, input_named
 from flows.audit.runs import Run
 
 Kind = Literal["file", "code", "query", "trajectory", "source"]
+Seed = tuple[str | None, str]
+"""Where a content was read, None for anywhere, and its md5."""
 _MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")
 BY_ID = "i.query_id = ?"
 _CONDITIONS: Mapping[str, str] = {
@@ -141,13 +143,8 @@ def _of_rows(index: Index, kind: Kind, text: str, found: Sequence[Holding]) -> I
     )
 
 
-def _of_file(index: Index, text: str, contents: Sequence[str]) -> Impact:
-    at = (
-        text
-        if not _MD5.fullmatch(text) and any(text in run.deps for run in index.graph.runs)
-        else None
-    )
-    found = {run.entry: run for md5 in contents for run in index.graph.downstream(at, md5)}
+def _of_file(index: Index, text: str, contents: Sequence[Seed]) -> Impact:
+    found = {run.entry: run for at, md5 in contents for run in index.graph.downstream(at, md5)}
     runs = sorted(found.values(), key=lambda run: run.started)
     models = [model for run in runs if (model := model_of(run)) is not None]
     datasets = [
@@ -162,7 +159,7 @@ def _of_file(index: Index, text: str, contents: Sequence[str]) -> Impact:
     return Impact(
         kind="file",
         what=text,
-        contents=tuple(contents),
+        contents=tuple(md5 for _, md5 in contents),
         datasets=tuple(sorted(unique.values(), key=lambda one: (one.path, one.md5))),
         models=tuple(Reached(model=model, how=_through(model, contents)) for model in models),
         runs=len(runs),
@@ -193,31 +190,30 @@ def _of_code(text: str, runs: Sequence[tuple[str, Run]]) -> Impact:
     )
 
 
-def _through(model: Model, contents: Collection[str]) -> str:
-    direct = [path for path, md5 in model.run.deps.items() if md5 in contents]
+def _through(model: Model, contents: Collection[Seed]) -> str:
+    known = {md5 for _, md5 in contents}
+    direct = [path for path, md5 in model.run.deps.items() if md5 in known]
     return f"reads {', '.join(direct)}" if direct else "rests on what came of it"
 
 
-def _contents(index: Index, text: str) -> list[str]:
-    """Return the md5 that a path or a hash means: as the workspace has it, or every version that a run has seen."""
+def _contents(index: Index, text: str) -> list[Seed]:
+    """Return what a hash, an identity or a path means; a path as the workspace has it, or every version of it."""
     inner = folders(index)
     if _MD5.fullmatch(text):
         outer = [folder for folder, files in inner.items() if text in files.values()]
         known = index.graph.makers(text) or index.graph.readers(text)
-        return [text, *outer] if known or outer else []
-    path = text.rstrip("/")
-    if path in index.current:
-        return [index.current[path]]
+        return [(None, md5) for md5 in (text, *outer)] if known or outer else []
+    own = [run for run in index.graph.runs if run.identity == text]
+    if own:
+        return list(own[-1].outs.items())
+    path = text.removeprefix(f"{index.root}/").removeprefix("./").rstrip("/")
     folder, _, name = path.rpartition("/")
+    if path in index.current:
+        return [(path, index.current[path])]
     if name in inner.get(index.current.get(folder, ""), {}):
-        return [index.current[folder]]
-    versions = [
-        md5
-        for run in index.graph.runs
-        for at, md5 in (*run.deps.items(), *run.outs.items())
-        if at == path
-    ]
-    return list(dict.fromkeys(versions))
+        return [(folder, index.current[folder])]
+    every = (item for run in index.graph.runs for item in (*run.deps.items(), *run.outs.items()))
+    return list(dict.fromkeys((at, md5) for at, md5 in every if at == path))
 
 
 def _using_code(index: Index, path: str) -> list[tuple[str, Run]]:

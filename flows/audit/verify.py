@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from flows.audit.evidence import Evidence, Finding
-from flows.audit.graph import Model
+from flows.audit.graph import Graph, Model
 from flows.audit.models import resolve
 from flows.audit.runs import Run
 from flows.audit.verify_commits import check_commits
@@ -34,7 +34,7 @@ class Report:
 
     model: Model
     cells: tuple[str, ...]
-    """Runs of the chain, what is read before what reads it."""
+    """Runs of the chain, what is read before what reads it; then those that evaluated and scored the model."""
     files: int
     """Files that were hashed."""
     bytes: int
@@ -43,7 +43,7 @@ class Report:
 
 
 def verify(workspace: Workspace, text: str) -> Report:
-    """Check a model and all that it rests on.
+    """Check a model, all that it rests on, and what was measured of it.
 
     Raises:
         UserError: the text names no model, or several.
@@ -51,7 +51,7 @@ def verify(workspace: Workspace, text: str) -> Report:
     evidence = Evidence(workspace=workspace)
     graph = evidence.graph
     model = resolve(graph, evidence.current, text)
-    chain = graph.chain(model.run)
+    chain = [*graph.chain(model.run), *_judgements(graph, model)]
     found = [*evidence.problems, *unreachable(evidence)]
     found += [one for run in chain for check in CHECKS.values() for one in check(evidence, run)]
     unique = list(dict.fromkeys(found))
@@ -63,6 +63,14 @@ def verify(workspace: Workspace, text: str) -> Report:
         failures=tuple(one for one in unique if not one.why.startswith(NOTE)),
         notes=tuple(one for one in unique if one.why.startswith(NOTE)),
     )
+
+
+def _judgements(graph: Graph, model: Model) -> list[Run]:
+    """Return the evaluations of a model and the scores of these: what is claimed of it rests on them."""
+    asked = [run for run in graph.readers(model.md5) if run.stage == "evaluate"]
+    records = {md5 for run in asked for md5 in run.outs.values()}
+    scored = [run for md5 in sorted(records) for run in graph.readers(md5) if run.stage == "score"]
+    return [*asked, *{id(run): run for run in scored}.values()]
 
 
 def lines(report: Report) -> Iterator[str]:

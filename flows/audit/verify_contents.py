@@ -35,18 +35,20 @@ def unreachable(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _check(evidence: Evidence, run: Run, path: str, md5: str) -> Iterator[Finding]:
-    places, bad = 0, []
-    for folder in (evidence.contents.cache, *evidence.contents.remotes.values()):
-        found = list(_check_object(evidence, folder, md5, path))
-        places += object_path(folder, md5).is_file()
-        bad += found
-    if evidence.current.get(path) == md5 and (evidence.root / path).exists():
-        places += 1
-        bad += _check_loose(evidence, evidence.root / path, md5)
+    cache, remotes = evidence.contents.cache, evidence.contents.remotes
+    for folder in (cache, *remotes.values()):
+        yield from _check_object(evidence, folder, md5, path)
+    is_placed = evidence.current.get(path) == md5 and (evidence.root / path).exists()
+    if is_placed:
+        yield from _check_loose(evidence, evidence.root / path, md5)
+    lacking = [name for name, at in remotes.items() if not object_path(at, md5).is_file()]
+    for name in lacking:
+        why = f"{NOTE}lacks part of what the model rests on; `dvc push` brings it there"
+        yield Finding(what=f"remote {name}", why=why)
     result = evidence.workspace.results / (run.identity or "none")
-    places += any(result.glob(f"*/{Path(path).name}"))
-    yield from bad
-    if not places:
+    is_kept = any(result.glob(f"*/{Path(path).name}"))
+    is_cached = object_path(cache, md5).is_file() or len(lacking) < len(remotes)
+    if not (is_placed or is_kept or is_cached):
         yield Finding(
             what=path,
             why=f"md5 {md5}, which {run.cell} wrote, lies nowhere: not in the cache, a folder remote, the result "

@@ -26,7 +26,8 @@ def check_record(evidence: Evidence, run: Run) -> Iterator[Finding]:
     record = record_of(evidence, run)
     if record is None:
         yield Finding(
-            what=run.cell, why=f"{NOTE}no run record; dvc.lock alone tells how it came about"
+            what=run.cell,
+            why="no run record: dvc.lock alone tells how it came about, which proves little",
         )
         return
     path = evidence.records[run.content]

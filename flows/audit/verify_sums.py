@@ -119,6 +119,13 @@ def _sft(books: Books) -> Iterator[Sum]:
     yield "sft/examples and accepted set", used, len(books.rows("accepted.jsonl"))
 
 
+def _evaluate(books: Books) -> Iterator[Sum]:
+    records = books.rows("records.jsonl")
+    failed = sum(row["stop_reason"] == "failed" for row in records)
+    yield "evaluate/rollouts and rows", books.metrics["evaluate/rollouts"], len(records)
+    yield "evaluate/stop/failed and rows", books.metrics["evaluate/stop/failed"], failed
+
+
 BOOKS: dict[str, Callable[[Books], Iterator[Sum]]] = {
     "prepare": _prepare,
     "rollout": _rollout,
@@ -126,6 +133,7 @@ BOOKS: dict[str, Callable[[Books], Iterator[Sum]]] = {
     "screen": _screen,
     "select": _select,
     "sft": _sft,
+    "evaluate": _evaluate,
 }
 """Sums by stage."""
 

@@ -254,7 +254,7 @@ class Pipeline:
                 )
             },
             ["evaluate"],
-            {"evaluate/rollouts": len(rows)},
+            {"evaluate/rollouts": len(rows), "evaluate/stop/failed": 0},
             facts={
                 "endpoints": [
                     {"model": f"served-{variant}", "prompt_tokens": 7, "completion_tokens": 5}

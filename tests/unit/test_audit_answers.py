@@ -218,6 +218,11 @@ def test_impact_of_an_old_version_a_source_and_code(made: tuple[World, Pipeline]
     source = ask(place(world), lambda index: impact(index, "elements"))
     assert source.kind == "source"
     assert {one.model.run.stage for one in source.models} == {"sft", "dapo"}
+    run = next(r for r in world.records if r.stage == "rollout")
+    result = ask(place(world), lambda index: impact(index, run.identity))
+    assert {one.model.run.stage for one in result.models} == {"sft", "dapo"}
+    inner = ask(place(world), lambda index: impact(index, "./data/prepare/mhqa/queries/rl.jsonl"))
+    assert {one.model.run.stage for one in inner.models} == {"base", "sft", "dapo"}
     code = ask(place(world), lambda index: impact(index, "stages/part1.py"))
     assert (code.kind, code.runs) == ("code", len({r.identity for r in world.records}))
     with pytest.raises(UserError, match="sources are elements, geography"):

@@ -83,7 +83,7 @@ def named(report: Report) -> str:
 def test_an_untouched_past_is_verified(made: World) -> None:
     report = check(made)
     assert named(report) == ""
-    assert len(report.cells) == 8
+    assert len(report.cells) == 10  # the chain, its evaluation and its score
     assert list(lines(report))[-1].startswith("verified: ")
 
 
@@ -234,6 +234,16 @@ def test_params_in_the_record_that_gave_another_identity(made: World) -> None:
     text = named(check(made))
     assert "give identity" in text
     assert "params scales.tiny.sft differ from the record's" in text
+
+
+def test_a_run_without_a_record_and_a_byte_of_an_evaluation(made: World) -> None:
+    for folder in (".lineage", ".results"):
+        for path in (made.root / folder).glob(f"{record_of(made, 'rollout').identity}*"):
+            path.unlink() if path.is_file() else shutil.rmtree(path)
+    flip(made.root / "data/evaluate/mhqa-tiny-rl/records.jsonl")
+    text = named(check(made))
+    assert "rollout@mhqa: no run record" in text
+    assert "data/evaluate/mhqa-tiny-rl/records.jsonl" in text
 
 
 def test_what_lies_nowhere_is_a_failure(made: World) -> None:
