@@ -7,13 +7,16 @@ from typing import Any
 
 from afm.errors import UserError
 from flows.audit.formats import TRAINING
-from flows.audit.graph import Model, model_of
+from flows.audit.graph import Model, file_name, model_of
 from flows.audit.index import Index
+from flows.audit.locate import Hint
 from flows.audit.rows import Places, in_scope, input_named
 from flows.audit.runs import Run
 
 MAX_CANDIDATES = 10
 EVALUATION = "eval"
+STEPS = "steps.jsonl"
+"""Of a training stage; those of dapo name the queries of each step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +42,9 @@ class Training:
     md5: str
     copies: dict[str, int]
     """How often each row of the query stands there, by trajectory id; a repeat is up-sampling."""
+    steps: dict[str, list[int]] | None
+    """Training steps at which it was drawn, by what became of its group; None for SFT, which takes every row in every
+    epoch, and where no step record tells."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +95,7 @@ def life(index: Index, text: str, *, everything: bool) -> Life:
         query_id=query_id,
         question=asked[0][0] if asked else None,
         events=tuple(events),
-        trainings=tuple(_trainings(runs, events)),
+        trainings=tuple(_trainings(index, query_id, runs, events)),
         overlap=_overlap(index, query_id, events),
         elsewhere=len(held - {event.md5 for event in events}),
     )
@@ -145,7 +151,9 @@ def _events(index: Index, query_id: str, runs: Sequence[Run]) -> list[Event]:
     return sorted(events, key=lambda event: (event.run.started, event.path, event.line))
 
 
-def _trainings(runs: Sequence[Run], events: Sequence[Event]) -> list[Training]:
+def _trainings(
+    index: Index, query_id: str, runs: Sequence[Run], events: Sequence[Event]
+) -> list[Training]:
     copies: dict[str, dict[str, int]] = {}
     seen: set[tuple[str, int]] = set()
     for event in events:
@@ -158,8 +166,24 @@ def _trainings(runs: Sequence[Run], events: Sequence[Event]) -> list[Training]:
         source, model = input_named(run, TRAINING.get(run.stage, "")), model_of(run)
         if source is not None and model is not None and source[1] in copies:
             path, md5 = source
-            found.append(Training(model=model, path=path, md5=md5, copies=copies[md5]))
+            steps = _steps(index, query_id, run)
+            found.append(Training(model=model, path=path, md5=md5, copies=copies[md5], steps=steps))
     return found
+
+
+def _steps(index: Index, query_id: str, run: Run) -> dict[str, list[int]] | None:
+    """Return the steps at which reinforcement drew a query; None where the run's steps do not tell."""
+    found: dict[str, list[int]] = {}
+    for path, md5 in run.outs.items():
+        hint = Hint(identity=run.identity, path=path)
+        content = index.contents.read(md5, hint) if file_name(path) == STEPS else None
+        rows = [json.loads(line) for line in (content or b"").splitlines()]
+        for row in rows:
+            for fate, ids in row.get("queries", {}).items():
+                found.setdefault(fate, []).extend(
+                    int(row["step"]) for one in ids if one == query_id
+                )
+    return found or None
 
 
 def _overlap(index: Index, query_id: str, events: Sequence[Event]) -> Overlap:

@@ -10,7 +10,12 @@ from flows.audit.impact import Dataset, Impact
 from flows.audit.life import Event, Life, Training
 from flows.audit.render import SHOWN, counts, fields, listed, short
 
-STEPS_UNKNOWN = "dapo records no steps by query, so at which steps it was drawn is not known"
+FATES = {
+    "trained": "trained on",
+    "surplus": "left over when the batch was full",
+    "without_gradient": "without a gradient, as all its rollouts had one reward",
+}
+"""What became of the group of a query that reinforcement drew."""
 
 
 def life_lines(life: Life) -> Iterator[str]:
@@ -43,8 +48,16 @@ def _trained(trainings: Sequence[Training]) -> Iterator[str]:
     for one in trainings:
         times = ", ".join(f"{item} {count} times" for item, count in one.copies.items())
         yield f"trained {one.model.run.cell} (model md5 {short(one.model.md5)}): {one.path} has {times}"
-    if any(one.model.run.stage == "dapo" for one in trainings):
-        yield f"  {STEPS_UNKNOWN}"
+        if one.steps is not None:
+            yield from _drawn(one.steps)
+
+
+def _drawn(steps: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    if not any(steps.values()):
+        yield "  drawn at no step"
+    for fate, numbers in steps.items():
+        if numbers:
+            yield f"  {FATES[fate]} at steps {listed([str(number) for number in numbers])}"
 
 
 def _overlap(life: Life) -> Iterator[str]:

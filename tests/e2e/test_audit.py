@@ -70,7 +70,11 @@ def test_one_query_from_the_teacher_to_the_models(smoke: Path) -> None:
 
 
 def test_impact_and_diff_tell_what_each_model_rests_on(smoke: Path) -> None:
-    chosen = rows(smoke, "data/select/mhqa/queries.jsonl")[0]["query_id"]
+    drawn = rows(smoke, "data/dapo/mhqa-smoke/steps.jsonl")[0]["queries"]["trained"]
+    selected = [row["query_id"] for row in rows(smoke, "data/select/mhqa/queries.jsonl")]
+    chosen = next(query_id for query_id in drawn if query_id in selected)
+    (trained,) = audit(smoke, "query", chosen)["trainings"]
+    assert 1 in trained["steps"]["trained"]
     reached = audit(smoke, "impact", chosen)["models"]
     assert [one["model"]["run"]["cell"] for one in reached] == [RL]
     answer = audit(smoke, "diff", SFT, RL)

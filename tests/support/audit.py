@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from flows.records import Record
-from tests.support.audit_rows import CARD, PARAMS, Row, ledger, lines, query, trajectory
+from tests.support.audit_rows import (
+    CARD,
+    PARAMS,
+    Row,
+    ledger,
+    lines,
+    pass_rates,
+    query,
+    steps,
+    trajectory,
+)
 from tests.support.audit_world import World
 
 
@@ -119,16 +129,7 @@ class Pipeline:
         )
 
     def screen(self, scale: str) -> Record:
-        rates = [
-            {
-                "schema_version": 1,
-                "query_id": row["query_id"],
-                "num_samples": 4,
-                "num_correct": number % 3,
-                "pass_rate": number % 3 / 4,
-            }
-            for number, row in enumerate(self.queries["rl"])
-        ]
+        rates = pass_rates(self.queries["rl"])
         return self.world.run(
             "screen",
             {"agent": self.agent, "scale": scale},
@@ -215,6 +216,7 @@ class Pipeline:
             },
             {"README.md": b"# RL\n", "weights.bin": f"rl {scale} {self.seed} {salt}".encode()},
             {"dapo/steps": 2},
+            lines(steps([row["query_id"] for row in self.selected])),
         )
 
     def _model(
@@ -225,12 +227,15 @@ class Pipeline:
         inputs: Mapping[str, str],
         files: Mapping[str, bytes],
         metrics: Mapping[str, Any],
+        steps: bytes = b"",
     ) -> Record:
+        cell = f"{self.agent}-{scale}"
+        record = {"steps": (f"data/{stage}/{cell}/steps.jsonl", steps)} if steps else {}
         return self.world.run(
             stage,
             {"agent": self.agent, "scale": scale},
             inputs,
-            {"model": (f"data/models/{folder}/{self.agent}-{scale}", files)},
+            {"model": (f"data/models/{folder}/{cell}", files), **record},
             [f"scales.{scale}.{stage}"],
             metrics,
         )

@@ -100,3 +100,26 @@ def ledger(item: str, query_id: str, reason: str, copies: int = 1, **values: Any
         "copies": copies if kept else 1,
         "values": values,
     }
+
+
+def pass_rates(queries: Sequence[Row]) -> list[Row]:
+    """Rows of `PassRate`: none, one or two of four samples are right, in turn."""
+    return [
+        {
+            "schema_version": 1,
+            "query_id": row["query_id"],
+            "num_samples": 4,
+            "num_correct": number % 3,
+            "pass_rate": number % 3 / 4,
+        }
+        for number, row in enumerate(queries)
+    ]
+
+
+def steps(ids: Sequence[str]) -> list[Row]:
+    """Two steps of dapo: the first query is drawn in both, trained on in the second alone."""
+    fates = [
+        {"trained": ids[1:3], "surplus": [], "without_gradient": ids[:1]},
+        {"trained": ids[:2], "surplus": ids[2:3], "without_gradient": []},
+    ]
+    return [{"step": number, "queries": fate} for number, fate in enumerate(fates, start=1)]

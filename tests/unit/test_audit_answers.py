@@ -143,6 +143,8 @@ def test_the_life_of_a_candidate_and_of_an_evaluation_query(made: tuple[World, P
     answer = ask(place(world), lambda index: life(index, chosen, everything=False))
     assert {one.format for one in answer.events} == {"Query", "PassRate", "LedgerRow"}
     assert {one.model.run.stage for one in answer.trainings} == {"dapo"}
+    assert answer.trainings[0].steps == {"trained": [2], "surplus": [], "without_gradient": [1]}
+    assert "  trained on at steps 2" in list(life_lines(answer))
     asked = pipeline.queries["eval"][0]["query_id"]
     answer = ask(place(world), lambda index: life(index, asked, everything=False))
     assert answer.overlap.in_evaluation
