@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from afm.errors import UserError
+from flows.audit.explain import record_of
 from flows.audit.formats import TRAINING
 from flows.audit.graph import Model, file_name, model_of
 from flows.audit.index import Index
@@ -15,6 +16,7 @@ from flows.audit.runs import Run
 
 MAX_CANDIDATES = 10
 EVALUATION = "eval"
+TOO_LONG = "sft/dropped_too_long"
 STEPS = "steps.jsonl"
 """Of a training stage; those of dapo name the queries of each step."""
 
@@ -45,6 +47,8 @@ class Training:
     steps: dict[str, list[int]] | None
     """Training steps at which it was drawn, by what became of its group; None for SFT, which takes every row in every
     epoch, and where no step record tells."""
+    too_long: int
+    """Rows of the set that SFT left out as too long for the model; which ones, it does not record."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,9 +170,22 @@ def _trainings(
         source, model = input_named(run, TRAINING.get(run.stage, "")), model_of(run)
         if source is not None and model is not None and source[1] in copies:
             path, md5 = source
-            steps = _steps(index, query_id, run)
-            found.append(Training(model=model, path=path, md5=md5, copies=copies[md5], steps=steps))
+            found.append(
+                Training(
+                    model=model,
+                    path=path,
+                    md5=md5,
+                    copies=copies[md5],
+                    steps=_steps(index, query_id, run),
+                    too_long=_too_long(index, run),
+                )
+            )
     return found
+
+
+def _too_long(index: Index, run: Run) -> int:
+    record = record_of(index, run)
+    return int(record.metrics.get(TOO_LONG, 0)) if record else 0
 
 
 def _steps(index: Index, query_id: str, run: Run) -> dict[str, list[int]] | None:

@@ -48,6 +48,8 @@ def _trained(trainings: Sequence[Training]) -> Iterator[str]:
     for one in trainings:
         times = ", ".join(f"{item} {count} times" for item, count in one.copies.items())
         yield f"trained {one.model.run.cell} (model md5 {short(one.model.md5)}): {one.path} has {times}"
+        if one.too_long:
+            yield f"  {one.too_long} rows of the set were too long for the model; this one may be among them"
         if one.steps is not None:
             yield from _drawn(one.steps)
 

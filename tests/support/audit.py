@@ -45,9 +45,6 @@ class Pipeline:
         self.accepted: list[Row] = []
         self.selected: list[Row] = []
 
-    def data(self, stage: str, name: str) -> str:
-        return f"data/{stage}/{self.agent}/{name}"
-
     def prepare(self, exclude: Sequence[str] = ()) -> Record:
         self.queries = {
             split: [row for row in rows if row["query_id"] not in exclude]
@@ -61,10 +58,10 @@ class Pipeline:
             {"agent": self.agent},
             {},
             {
-                "queries": (self.data("prepare", "queries"), files),
-                "corpus": (self.data("prepare", "corpus.jsonl"), b"{}\n"),
-                "index": (self.data("prepare", "index"), {"passages.jsonl": b"{}\n"}),
-                "card": (self.data("prepare", "card.md"), card),
+                "queries": (self._data("prepare", "queries"), files),
+                "corpus": (self._data("prepare", "corpus.jsonl"), b"{}\n"),
+                "index": (self._data("prepare", "index"), {"passages.jsonl": b"{}\n"}),
+                "card": (self._data("prepare", "card.md"), card),
             },
             ["prepare", f"agents.{self.agent}"],
             {f"prepare/queries/{split}": len(rows) for split, rows in self.queries.items()},
@@ -82,13 +79,13 @@ class Pipeline:
         return self.world.run(
             "rollout",
             {"agent": self.agent},
-            {"queries": self.data("prepare", "queries"), "index": self.data("prepare", "index")},
+            {"queries": self._data("prepare", "queries"), "index": self._data("prepare", "index")},
             {
                 "trajectories": (
-                    self.data("rollout", "trajectories.jsonl"),
+                    self._data("rollout", "trajectories.jsonl"),
                     lines(self.trajectories),
                 ),
-                "failures": (self.data("rollout", "failures.jsonl"), lines(failed)),
+                "failures": (self._data("rollout", "failures.jsonl"), lines(failed)),
             },
             ["rollout", "teacher", f"agents.{self.agent}"],
             {"rollout/rollouts": len(self.trajectories) + 1, "rollout/failed": 1},
@@ -111,12 +108,12 @@ class Pipeline:
             "filter",
             {"agent": self.agent},
             {
-                "queries": self.data("prepare", "queries"),
-                "trajectories": self.data("rollout", "trajectories.jsonl"),
+                "queries": self._data("prepare", "queries"),
+                "trajectories": self._data("rollout", "trajectories.jsonl"),
             },
             {
-                "accepted": (self.data("filter", "accepted.jsonl"), lines(self.accepted)),
-                "ledger": (self.data("filter", "ledger.jsonl"), lines(rows)),
+                "accepted": (self._data("filter", "accepted.jsonl"), lines(self.accepted)),
+                "ledger": (self._data("filter", "ledger.jsonl"), lines(rows)),
             },
             ["filter", f"agents.{self.agent}"],
             {
@@ -134,10 +131,10 @@ class Pipeline:
             "screen",
             {"agent": self.agent, "scale": scale},
             {
-                "queries": self.data("prepare", "queries"),
+                "queries": self._data("prepare", "queries"),
                 "model": f"data/models/base/{self.agent}-{scale}",
             },
-            {"pass_rates": (self.data("screen", "pass_rates.jsonl"), lines(rates))},
+            {"pass_rates": (self._data("screen", "pass_rates.jsonl"), lines(rates))},
             ["screen", f"agents.{self.agent}"],
             {"screen/queries": len(rates), "screen/samples": 4 * len(rates)},
             cell=f"screen@{self.agent}",
@@ -157,13 +154,13 @@ class Pipeline:
             "select",
             {"agent": self.agent},
             {
-                "queries": self.data("prepare", "queries"),
-                "pass_rates": self.data("screen", "pass_rates.jsonl"),
-                "accepted": self.data("filter", "accepted.jsonl"),
+                "queries": self._data("prepare", "queries"),
+                "pass_rates": self._data("screen", "pass_rates.jsonl"),
+                "accepted": self._data("filter", "accepted.jsonl"),
             },
             {
-                "selected": (self.data("select", "queries.jsonl"), lines(self.selected)),
-                "ledger": (self.data("select", "ledger.jsonl"), lines(rows)),
+                "selected": (self._data("select", "queries.jsonl"), lines(self.selected)),
+                "ledger": (self._data("select", "ledger.jsonl"), lines(rows)),
             },
             ["select"],
             {
@@ -184,8 +181,8 @@ class Pipeline:
             scale,
             {
                 "shipped": "models/shipped",
-                "queries": self.data("prepare", "queries"),
-                "corpus": self.data("prepare", "corpus.jsonl"),
+                "queries": self._data("prepare", "queries"),
+                "corpus": self._data("prepare", "corpus.jsonl"),
             },
             {"README.md": card, "weights.bin": f"base {scale}".encode()},
             {"base/parameters": 1},
@@ -197,7 +194,7 @@ class Pipeline:
             "sft",
             scale,
             {
-                "accepted": self.data("filter", "accepted.jsonl"),
+                "accepted": self._data("filter", "accepted.jsonl"),
                 "model": f"data/models/base/{self.agent}-{scale}",
             },
             {"README.md": b"# SFT\n", "weights.bin": f"sft {scale} {self.seed} {salt}".encode()},
@@ -211,8 +208,8 @@ class Pipeline:
             scale,
             {
                 "model": f"data/models/sft/{self.agent}-{scale}",
-                "queries": self.data("select", "queries.jsonl"),
-                "index": self.data("prepare", "index"),
+                "queries": self._data("select", "queries.jsonl"),
+                "index": self._data("prepare", "index"),
             },
             {"README.md": b"# RL\n", "weights.bin": f"rl {scale} {self.seed} {salt}".encode()},
             {"dapo/steps": 2},
@@ -244,27 +241,20 @@ class Pipeline:
         rows = [
             trajectory(row, self.seed + n, variant) for n, row in enumerate(self.queries["eval"])
         ]
+        served = {"model": f"served-{variant}", "prompt_tokens": 7, "completion_tokens": 5}
+        cell = f"{self.agent}-{scale}-{variant}"
         return self.world.run(
             "evaluate",
             {"agent": self.agent, "scale": scale, "variant": variant},
             {
                 "model": f"data/models/{variant}/{self.agent}-{scale}",
-                "queries": self.data("prepare", "queries"),
-                "index": self.data("prepare", "index"),
+                "queries": self._data("prepare", "queries"),
+                "index": self._data("prepare", "index"),
             },
-            {
-                "records": (
-                    f"data/evaluate/{self.agent}-{scale}-{variant}/records.jsonl",
-                    lines(rows),
-                )
-            },
+            {"records": (f"data/evaluate/{cell}/records.jsonl", lines(rows))},
             ["evaluate"],
             {"evaluate/rollouts": len(rows), "evaluate/stop/failed": 0},
-            facts={
-                "endpoints": [
-                    {"model": f"served-{variant}", "prompt_tokens": 7, "completion_tokens": 5}
-                ]
-            },
+            facts={"endpoints": [served]},
         )
 
     def score(self, scale: str, *, passed: bool) -> Record:
@@ -293,6 +283,9 @@ class Pipeline:
         for variant in ("sft", "rl"):
             self.evaluate(scale, variant)
         self.score(scale, passed=passed)
+
+    def _data(self, stage: str, name: str) -> str:
+        return f"data/{stage}/{self.agent}/{name}"
 
 
 def small_world(root: Path, **changes: Any) -> tuple[World, Pipeline]:
