@@ -89,12 +89,15 @@ class Pipeline:
             },
             ["rollout", "teacher", f"agents.{self.agent}"],
             {"rollout/rollouts": len(self.trajectories) + 1, "rollout/failed": 1},
+            values={"rollout": {"seed": 23 + self.seed}},
         )
 
     def filter(self, salt: int = 0) -> Record:
         rows, self.accepted = [], []
         for number, row in enumerate(self.trajectories):
             reason = ("ok", "ok", "wrong_answer", "ok", "no_reflection")[(number + salt) % 5]
+            if salt > 1 and number == salt % len(self.trajectories):  # no two filters keep the same
+                reason = "wrong_answer" if reason == "ok" else "ok"
             copies = 2 if number % 10 == 0 else 1
             values = {"hops": 5 + number % 3, "tool_calls": 2, "salt": salt}
             rows.append(ledger(row["trajectory_id"], row["query_id"], reason, copies, **values))
@@ -143,12 +146,10 @@ class Pipeline:
     def select(self, salt: int = 0) -> Record:
         rows, self.selected = [], []
         for number, row in enumerate(self.queries["rl"]):
-            reason = (
-                "too_easy"
-                if number % 3 == 2
-                else ("not_chosen" if (number + salt) % 4 == 0 else "ok")
-            )
-            rows.append(ledger(row["query_id"], row["query_id"], reason, pass_rate=number % 3 / 4))
+            reason = "not_chosen" if (number + salt) % 4 == 0 else "ok"
+            reason = "too_easy" if number % 3 == 2 else reason
+            measured = {"pass_rate": number % 3 / 4, "salt": salt}
+            rows.append(ledger(row["query_id"], row["query_id"], reason, **measured))
             self.selected += [row] if reason == "ok" else []
         return self.world.run(
             "select",
@@ -238,16 +239,17 @@ class Pipeline:
         )
 
     def evaluate(self, scale: str, variant: str) -> Record:
-        rows = [
-            trajectory(row, self.seed + n, variant) for n, row in enumerate(self.queries["eval"])
-        ]
+        model = f"data/models/{variant}/{self.agent}-{scale}"
+        seed = int(self.world.places[model][:6], 16)  # another model answers otherwise
+        asked = enumerate(self.queries["eval"])
+        rows = [trajectory(row, seed + number, variant) for number, row in asked]
         served = {"model": f"served-{variant}", "prompt_tokens": 7, "completion_tokens": 5}
         cell = f"{self.agent}-{scale}-{variant}"
         return self.world.run(
             "evaluate",
             {"agent": self.agent, "scale": scale, "variant": variant},
             {
-                "model": f"data/models/{variant}/{self.agent}-{scale}",
+                "model": model,
                 "queries": self._data("prepare", "queries"),
                 "index": self._data("prepare", "index"),
             },

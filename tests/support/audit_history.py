@@ -60,7 +60,7 @@ def long_past(root: Path, *, runs: int, ledger_rows: int) -> History:
     model, accepted = models[len(models) // 2]
     return History(
         root=root,
-        runs=len(world.records),
+        runs=len({record.identity for record in world.records}),
         ledger_rows=rows,
         model=model,
         query_id=pipeline.queries["sft"][1]["query_id"],
