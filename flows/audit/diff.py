@@ -6,7 +6,8 @@ from typing import Any
 
 from flows.audit.details import flatten
 from flows.audit.explain import record_of
-from flows.audit.graph import Model, file_name
+from flows.audit.formats import file_name
+from flows.audit.graph import Model
 from flows.audit.index import Index
 from flows.audit.models import resolve
 from flows.audit.rows import folders

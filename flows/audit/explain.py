@@ -13,7 +13,8 @@ from flows.audit.details import (
     teacher,
     total,
 )
-from flows.audit.graph import Model, file_name
+from flows.audit.formats import file_name
+from flows.audit.graph import Model
 from flows.audit.index import Index
 from flows.audit.licences import Licence, flags, of_card, of_readme
 from flows.audit.locate import Hint

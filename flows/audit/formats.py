@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 Json = Mapping[str, Any]
@@ -105,14 +104,19 @@ TRAINERS = frozenset({"base", "sft", "dapo"})
 """Stages whose output is a model."""
 
 
+def file_name(path: str) -> str:
+    """Return the last part of a path; this is asked for every path of every run."""
+    return path.rpartition("/")[2]
+
+
 def format_of(path: str) -> Format | None:
     """Return what rows a file holds, by its name; None for a file that is not looked into."""
-    return FORMATS.get(PurePosixPath(path).name)
+    return FORMATS.get(file_name(path))
 
 
 def is_folder_of_rows(path: str) -> bool:
     """Tell whether an output folder holds files of rows."""
-    return PurePosixPath(path).name in FOLDERS
+    return file_name(path) in FOLDERS
 
 
 def read_items(content: bytes, form: Format) -> Iterator[Item]:

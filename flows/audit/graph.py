@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from flows.audit.formats import TRAINERS
 from flows.audit.runs import Run
@@ -119,11 +118,6 @@ class Graph:
 def model_of(run: Run) -> Model | None:
     """Return the model that a run wrote, or None."""
     return next((Model(path=path, md5=md5, run=run) for path, md5 in _models(run)), None)
-
-
-def file_name(path: str) -> str:
-    """Return the last part of a path."""
-    return PurePosixPath(path).name
 
 
 def _models(run: Run) -> Iterator[tuple[str, str]]:

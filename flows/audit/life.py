@@ -7,8 +7,8 @@ from typing import Any
 
 from afm.errors import UserError
 from flows.audit.explain import record_of
-from flows.audit.formats import TRAINING
-from flows.audit.graph import Model, file_name, model_of
+from flows.audit.formats import TRAINING, file_name
+from flows.audit.graph import Model, model_of
 from flows.audit.index import Index
 from flows.audit.locate import Hint
 from flows.audit.rows import Places, in_scope, input_named

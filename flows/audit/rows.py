@@ -3,8 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from flows.audit.formats import FORMATS
-from flows.audit.graph import file_name
+from flows.audit.formats import FORMATS, file_name
 from flows.audit.index import Index
 from flows.audit.runs import Run
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.audit.evidence import Evidence, Finding
-from flows.audit.graph import file_name
+from flows.audit.formats import file_name
 from flows.audit.locate import Hint
 from flows.audit.runs import Run
 from flows.audit.verify_records import record_of
