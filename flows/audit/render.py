@@ -62,7 +62,7 @@ def _plain(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, Mapping):
         return f"({fields(value)})"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
 
 
 def indent(lines: Iterable[str], by: str = "  ") -> Iterator[str]:
