@@ -134,6 +134,14 @@ class Evidence:
                 runs.append(found)
         return Graph([*runs, *(entry.run for entry in self.entries)])
 
+    def pins(self, commit: str | None, environment: str) -> set[str]:
+        """Return the md5 of an environment's constraints files, its GPU variants' too, in a commit or the workspace."""
+        start = f"constraints/{environment}"
+        if commit is None:
+            return {self.md5(path) for path in self.root.glob(f"{start}*.txt")}
+        files = self.blobs.files(commit) or {}
+        return {self.blobs.md5(blob) for path, blob in files.items() if path.startswith(start)}
+
     def name(self, path: Path) -> str:
         """Return a path as a reader in the checkout knows it."""
         for folder in (self.root, self.workspace.home):

@@ -57,8 +57,7 @@ def _code(evidence: Evidence, record: Record, files: Mapping[str, str]) -> Itera
     for path, md5 in record.code.items():
         if path not in files or evidence.blobs.md5(files[path]) != md5:
             yield path
-    pins = [path for path in files if path.startswith(f"constraints/{record.environment}")]
-    if record.constraints not in {evidence.blobs.md5(files[path]) for path in pins}:
+    if record.constraints not in evidence.pins(record.git_commit, record.environment):
         yield f"constraints/{record.environment}.txt"
 
 

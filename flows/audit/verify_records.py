@@ -58,19 +58,28 @@ def check_locks(evidence: Evidence, run: Run) -> Iterator[Finding]:
             why="no dvc.lock, of the workspace or of a commit, has these outputs; commit dvc.lock after a run",
         )
     for entry in own:
-        if entry not in agreeing and _same_inputs(entry.run, run):
+        if record is not None and entry not in agreeing and _same_inputs(evidence, entry, record):
             yield from _contradiction(entry, run)
     if record is not None and agreeing:
         yield from _compare(agreeing[0], record)
         yield from _check_identity(evidence, agreeing[0], record)
 
 
-def _same_inputs(one: Run, other: Run) -> bool:
-    return dict(one.deps) == dict(other.deps) and dict(one.code) == dict(other.code)
+def _same_inputs(evidence: Evidence, entry: Entry, record: Record) -> bool:
+    """Tell whether an entry was made from all that a record was made from: then its outputs should be the same."""
+    return (
+        dict(entry.run.deps) == record.deps
+        and dict(entry.run.code) == record.code
+        and all(
+            flatten(value) == flatten(_cut(record.params, key))
+            for key, value in _params(entry.body).items()
+        )
+        and record.constraints in evidence.pins(entry.version.commit, record.environment)
+    )
 
 
 def _contradiction(entry: Entry, run: Run) -> Iterator[Finding]:
-    """The same inputs gave other outputs: an edit, unless a model server sampled them, or params changed."""
+    """The same inputs gave other outputs: an edit, unless a model server sampled them."""
     if entry.version.commit is not None and run.cell.partition("@")[0] in SAMPLED:
         return
     for path, md5 in run.outs.items():
@@ -78,7 +87,8 @@ def _contradiction(entry: Entry, run: Run) -> Iterator[Finding]:
         if found != md5:
             yield Finding(
                 what=f"{entry.where}: {run.cell}",
-                why=f"{path} is {found}, but the record of the same inputs says {md5}",
+                why=f"{path} is {found}, but the record of the same inputs says {md5}: an edit, or a rerun that "
+                "did not repeat itself",
             )
 
 

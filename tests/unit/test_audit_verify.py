@@ -246,6 +246,21 @@ def test_a_run_without_a_record_and_a_byte_of_an_evaluation(made: World) -> None
     assert "data/evaluate/mhqa-tiny-rl/records.jsonl" in text
 
 
+def test_other_params_or_pins_may_give_other_outputs(tmp_path: Path) -> None:
+    """What commits hold of the same cell contradicts nothing where it was made from something else."""
+    world, pipeline = small_world(tmp_path)
+    pipeline.prepare(exclude=[pipeline.queries["sft"][0]["query_id"]])
+    pipeline.base("tiny")
+    (tmp_path / "params.yaml").write_text((tmp_path / "params.yaml").read_text() + "# edited\n")
+    report = check(world, "base@mhqa-tiny")
+    assert "prepare@mhqa: data/" not in named(report)
+    record = record_of(world, "base")
+    again = record.model_copy(update={"constraints": "0" * 32, "identity": "0" * 16})
+    world.records.append(sealed(again))
+    write_record(tmp_path / ".lineage", world.records[-1])
+    assert "the record of the same inputs says" not in named(check(world, "base@mhqa-tiny"))
+
+
 def test_what_lies_nowhere_is_a_failure(made: World) -> None:
     md5 = made.places[LEDGER]
     for folder in (made.cache, made.root / "remote"):
