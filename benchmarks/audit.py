@@ -64,11 +64,10 @@ def of_result(root: Path) -> Iterator[Figure]:
     from flows.audit.index import ask
     from flows.workspace import Workspace
 
-    models = ask(Workspace(root=root, home=root), lambda index: index.graph.models())
+    place = Workspace(root=root, home=root)
+    models = [one for one in ask(place, lambda i: i.graph.models()) if one.run.stage == "dapo"]
     if not models:
-        print(
-            "no model has been trained here, so only the made-up past is measured", file=sys.stderr
-        )
+        print("no RL model here, so only the made-up past is measured", file=sys.stderr)
         return
     model = models[-1].run.cell
     source = next(path for path in models[-1].run.deps if path.endswith("queries.jsonl"))

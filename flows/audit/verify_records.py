@@ -61,8 +61,10 @@ def check_locks(evidence: Evidence, run: Run) -> Iterator[Finding]:
         if record is not None and entry not in agreeing and _same_inputs(evidence, entry, record):
             yield from _contradiction(entry, run)
     if record is not None and agreeing:
-        yield from _compare(agreeing[0], record)
-        yield from _check_identity(evidence, agreeing[0], record)
+        # A later run may have made the same outputs from other inputs.
+        best = next((one for one in agreeing if not any(_compare(one, record))), agreeing[0])
+        yield from _compare(best, record)
+        yield from _check_identity(evidence, best, record)
 
 
 def _same_inputs(evidence: Evidence, entry: Entry, record: Record) -> bool:

@@ -254,6 +254,7 @@ def test_other_params_or_pins_may_give_other_outputs(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text((tmp_path / "params.yaml").read_text() + "# edited\n")
     report = check(world, "base@mhqa-tiny")
     assert "prepare@mhqa: data/" not in named(report)
+    assert named(check(world, RL)) == ""  # its base has the same bytes as the new one
     record = record_of(world, "base")
     again = record.model_copy(update={"constraints": "0" * 32, "identity": "0" * 16})
     world.records.append(sealed(again))
