@@ -20,6 +20,11 @@ def content_id(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:ID_LENGTH]
 
 
+def text_sha256(text: str) -> str:
+    """Return the sha256 of a text in UTF-8 [64 hex digits]."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def derived_seed(seed: int, *parts: str | int) -> int:
     """Derive an independent 63-bit seed from a root seed and the names of what it is for."""
     digest = hashlib.sha256(canonical_json([seed, *parts]).encode()).digest()

@@ -5,6 +5,7 @@ import platform
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from pydantic import BaseModel, ConfigDict
 from afm.jsonl import read_json, write_json
 from flows.executors import Outcome, OutcomeKind
 from flows.git import LOCK
-from flows.records import Record
+from flows.records import Record, sealed
 from stages._stage import EXIT_FILE
 
 ATTEMPT = "attempt.json"
+FACTS = "facts.json"
 READS = "reads.json"
 """File in scratch with the md5 of every input by path: what must stay while the job runs."""
 
@@ -56,25 +58,47 @@ def begin_attempt(scratch: Path, cell: str, root: Path, executor: str) -> None:
         ),
         pipeline_run=os.environ.get("AFM_PIPELINE_RUN"),
     )
-    (scratch / "facts.json").unlink(missing_ok=True)
+    (scratch / FACTS).unlink(missing_ok=True)
     write_json(scratch / ATTEMPT, attempt.model_dump())
 
 
-def attempt_record(scratch: Path, outcome: Outcome, **known: Any) -> Record:
-    """Join what was known at the begin with how the attempt ended."""
+def attempt_record(scratch: Path, outcome: Outcome, *, gpu_price: float, **known: Any) -> Record:
+    """Join what was known at the begin with how the attempt ended.
+
+    Args:
+        scratch: where both lie.
+        outcome: how it ended.
+        gpu_price: [currency units] per GPU-hour.
+        known: the record's other fields.
+    """
     attempt = Attempt.model_validate(read_json(scratch / ATTEMPT))
     ended = _ended(scratch)
-    facts = scratch / "facts.json"
-    return Record(
+    wall_s = ended - attempt.started
+    gpu_s = None if outcome.gpus is None else wall_s * outcome.gpus
+    facts = read_json(scratch / FACTS) if (scratch / FACTS).exists() else {}
+    record = Record(
         **known,
         **attempt.model_dump(),
-        facts=read_json(facts) if facts.exists() else {},
+        facts=facts,
+        job=outcome.job,
+        images=list(outcome.images),
+        gpus=outcome.gpus,
         ended=ended,
-        wall_s=ended - attempt.started,
+        wall_s=wall_s,
+        gpu_s=gpu_s,
+        cost=_cost(gpu_s, gpu_price, facts),
         outcome=outcome.kind.value,
         exit_code=outcome.exit_code,
         log_tail="" if outcome.kind is OutcomeKind.SUCCEEDED else outcome.log_tail,
     )
+    return sealed(record)
+
+
+def _cost(gpu_s: float | None, gpu_price: float, facts: Mapping[str, Any]) -> float | None:
+    """Add up GPU hours and what priced endpoints took [currency units]; None where neither was counted."""
+    parts = [float(one["cost"]) for one in facts.get("endpoints", ()) if "cost" in one]
+    parts += [] if gpu_s is None else [gpu_s / 3600 * gpu_price]
+    return sum(parts) if parts else None
 
 
 def _ended(scratch: Path) -> float:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from afm.errors import UserError
+from flows.commands._dvc import lock_entries
 from flows.contents import Difference, compare_files, compare_rows
-from flows.dag import read_lock
 from flows.hashing import Hasher
 
 SAMPLED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -100,7 +100,7 @@ def read_run(root: Path, only: Sequence[str] = ()) -> Run:
     """
     if not (root / "dvc.yaml").is_file() or not (root / "params.yaml").is_file():
         raise UserError(f"{root} is not a checkout: it has no dvc.yaml and params.yaml")
-    entries = read_lock(root)
+    entries = lock_entries(root)
     if not entries:
         raise UserError(
             f"nothing has run in {root}: its dvc.lock is missing or empty; run it first"

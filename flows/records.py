@@ -1,10 +1,12 @@
 """Run records: one JSON file per finished or failed attempt. They are the truth that MLflow shows a view of."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from afm.ids import canonical_json
 from afm.jsonl import read_json, write_json
 
 FAILED = "failed"
@@ -41,21 +43,44 @@ class Record(BaseModel):
     environment: str
     python: str
     executor: str
+    job: str | None = None
+    """Name of the Kubernetes Job; None for a process of one machine."""
+    images: list[str] = []
+    """Digests of the images that ran, as the cluster's nodes report them."""
+    gpus: int | None = None
+    """GPUs that the job had; None where nobody counted them."""
     host: str
     pid: int | None
     git_commit: str | None
     git_dirty: bool
     pipeline_run: str | None
-    """Which run of the flow started it; None by hand."""
+    """Which run of the flow started it, as Prefect numbers it; None by hand."""
     started: float
     """[s] since 1970."""
     ended: float
     """[s] since 1970."""
     wall_s: float
+    gpu_s: float | None = None
+    """`wall_s` x `gpus` [GPU s]."""
+    cost: float | None = None
+    """GPU hours x the scale's `gpu_price`, plus what priced endpoints took [currency units]; None where not counted."""
     outcome: str
     exit_code: int | None
     log_tail: str
     """End of the log of an attempt that failed."""
+    digest: str = ""
+    """sha256 of all the other fields, so that an audit sees one that was changed by accident."""
+
+
+def sealed(record: Record) -> Record:
+    """Return the record with its digest."""
+    return record.model_copy(update={"digest": digest(record)})
+
+
+def digest(record: Record) -> str:
+    """Return the hash of all of a record but its digest."""
+    fields = record.model_dump(mode="json", exclude={"digest"})
+    return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
 
 
 def write_record(folder: Path, record: Record) -> Path:

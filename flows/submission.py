@@ -136,6 +136,7 @@ class Submission:
         return attempt_record(
             self.scratch,
             outcome,
+            gpu_price=_gpu_price(self.workspace.root, request),
             identity=self.identity,
             stage=request.stage.name,
             axes=dict(request.axes),
@@ -183,6 +184,12 @@ def prepare(words: Sequence[str]) -> Submission:
         executor=executor,
         owner=owner,
     )
+
+
+def _gpu_price(root: Path, request: Request) -> float:
+    """Return what a GPU-hour costs at the cell's scale; 0 for a cell without one."""
+    scale = request.axes.get("scale")
+    return read_params(root / "params.yaml").scales[scale].cluster.gpu_price if scale else 0.0
 
 
 def _cluster_needs(root: Path, request: Request) -> ClusterNeeds | None:

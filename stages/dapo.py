@@ -48,7 +48,7 @@ class Outputs:
     model: Path
     """Hugging Face folder of the RL model."""
     steps: Path
-    """JSONL, one row per training step."""
+    """JSONL, one row per training step; `queries` names those that it drew, by what became of them."""
     metrics: Path
 
 

@@ -4,7 +4,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from afm.ids import text_sha256
 from afm.params._model import AgentName, Positive, Section, Share
+from afm.types import Query
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class QueryCounts(Section):
@@ -19,7 +23,15 @@ class ExcludeParams(Section):
     """Rows that must not enter any later set."""
 
     query_ids: Annotated[tuple[str, ...], Field(strict=False)]
+    question_sha256: Annotated[tuple[Sha256, ...], Field(strict=False)]
+    """sha256 of a question's text in UTF-8: leaves it out, whatever its answers, without saying what it asks."""
     sources: Annotated[tuple[str, ...], Field(strict=False)]
+
+    def leaves_out(self, query: Query) -> bool:
+        """Tell whether a query must enter no set; sources are left out before any query is made."""
+        return (
+            query.query_id in self.query_ids or text_sha256(query.question) in self.question_sha256
+        )
 
 
 class PrepareParams(Section):

@@ -118,7 +118,7 @@ class _Maker:
             entities=problem.names,
             solution=solution,
         )
-        return "excluded" if query.query_id in self.params.exclude.query_ids else query
+        return "excluded" if self.params.exclude.leaves_out(query) else query
 
 
 def _accepted(answer: str) -> tuple[str, ...]:

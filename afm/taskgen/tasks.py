@@ -116,7 +116,7 @@ class _Maker:
             entry_point=task.entry_point,
             tests=task.tests,
         )
-        return "excluded" if query.query_id in self._params.exclude.query_ids else query
+        return "excluded" if self._params.exclude.leaves_out(query) else query
 
 
 def _stands_in(answer: str, question: str) -> bool:

@@ -44,7 +44,8 @@ def lock_entries(root: Path) -> dict[str, Any]:
     path = root / "dvc.lock"
     if not path.exists():
         return {}
-    entries: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")).get("stages", {})
+    lock = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    entries: dict[str, Any] = lock.get("stages", {})
     return entries
 
 

@@ -53,6 +53,12 @@ class Outcome:
     log_tail: str = ""
     reason: str = ""
     """Why, in the words of whoever ended or refused it; empty where the kind says it all."""
+    job: str | None = None
+    """Name of the Job; None for a process of this machine."""
+    images: tuple[str, ...] = ()
+    """Digests of the images that ran, as the nodes report them."""
+    gpus: int | None = None
+    """What the Job asked for; None where nobody counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -36,7 +37,7 @@ class Cell:
         return found
 
     @property
-    def steps(self) -> list[dict[str, float]]:
+    def steps(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.folder / "steps.jsonl").read_text().splitlines()]
 
 
@@ -109,6 +110,7 @@ def test_steps_are_complete_and_repeatable(cell: Cell) -> None:
         assert row["policy_tokens"] > 0
         assert row["entropy"] > 0
         assert row["groups"] == row["kept_groups"] == 8
+        assert len(row["queries"]["trained"]) == 8
 
 
 def test_the_model_is_a_model_folder_of_the_same_shape(cell: Cell) -> None:

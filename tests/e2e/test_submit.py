@@ -12,7 +12,7 @@ import pytest
 
 from flows.executors.processes import end_members
 from flows.hashing import Hasher
-from flows.records import read_records
+from flows.records import digest, read_records
 from tests.support.toy import ALPHA_WORDS, Toy
 
 OUTS = ("data/alpha/mhqa/rows.txt", "data/models/mhqa", "data/alpha/mhqa/metrics.json")
@@ -85,6 +85,7 @@ def test_the_record_joins_inputs_params_and_outputs(toy: Toy) -> None:
     assert record.metrics == {"rows": ROWS}
     assert (record.outcome, record.exit_code, record.executor) == ("succeeded", 0, "local")
     assert 0 < record.wall_s < 60
+    assert record.digest == digest(record)
 
 
 def test_a_lost_record_comes_back_with_the_result(toy: Toy) -> None:

@@ -23,8 +23,8 @@ def job(*conditions: tuple[str, str], **spec: Any) -> dict[str, Any]:
         {"type": kind, "status": "True", "reason": why, "message": ""} for kind, why in conditions
     ]
     return {
-        "metadata": {"creationTimestamp": AT},
-        "spec": spec,
+        "metadata": {"name": "afm-x", "creationTimestamp": AT},
+        "spec": {"template": {"spec": {"containers": [{"resources": {}}]}}, **spec},
         "status": {"conditions": rows, "startTime": AT},
     }
 
@@ -121,3 +121,13 @@ def test_why_a_job_does_not_start(
     found = waiting_for(pods, events)
     assert (found.kind if found else None) == (OutcomeKind(kind) if kind else None)
     assert found is None or words in found.reason
+
+
+def test_an_outcome_names_job_images_and_gpus() -> None:
+    limits = {"nvidia.com/gpu": "4", "memory": "1Gi"}
+    template = {"spec": {"containers": [{"resources": {"limits": limits}}]}}
+    done = ended(0)
+    done["status"]["containerStatuses"][0]["imageID"] = "registry/x@sha256:1"
+    found = outcome_of(job(("Complete", ""), template=template, completions=2), [done, done], "")
+    assert (found.job, found.images, found.gpus) == ("afm-x", ("registry/x@sha256:1",), 8)
+    assert outcome_of(job(("Complete", "")), [], "").gpus == 0

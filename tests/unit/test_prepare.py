@@ -1,5 +1,6 @@
 import asyncio
 import dataclasses
+import hashlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -258,12 +259,17 @@ def test_another_seed_gives_another_split(small: Made, tmp_path: Path) -> None:
 
 def test_excluded_queries_enter_no_set_and_move_few_others(small: Made, tmp_path: Path) -> None:
     victims = [small.queries(split)[0].query_id for split in SPLITS]
-    exclude = {"query_ids": victims, "sources": []}
+    hashed = small.queries("sft")[1]
+    exclude = {
+        "query_ids": victims,
+        "question_sha256": [hashlib.sha256(hashed.question.encode()).hexdigest()],
+        "sources": [],
+    }
     other = make(tmp_path, "mhqa", **SMALL, exclude=exclude)
     ids = {query.query_id for query in other.queries(*SPLITS)}
-    assert not ids & set(victims)
+    assert not ids & {*victims, hashed.query_id}
     assert len(ids) == len(small.queries(*SPLITS))
-    assert read_json(other.outputs.metrics)["prepare/dropped/excluded"] == 3
+    assert read_json(other.outputs.metrics)["prepare/dropped/excluded"] == 4
     kept = {query.query_id: query.split for query in small.queries(*SPLITS)}
     moved = [query for query in other.queries(*SPLITS) if kept.get(query.query_id) != query.split]
     assert len(moved) <= 12
@@ -271,7 +277,7 @@ def test_excluded_queries_enter_no_set_and_move_few_others(small: Made, tmp_path
 
 def test_excluded_sources_are_in_no_set(tmp_path: Path) -> None:
     counts = {"mhqa": {"sft": 20, "rl": 10, "eval": 10}}
-    exclude = {"query_ids": [], "sources": ["elements"]}
+    exclude = {"query_ids": [], "question_sha256": [], "sources": ["elements"]}
     made = make(tmp_path, "mhqa", cities_per_country=8, counts=counts, exclude=exclude)
     assert {query.source for query in made.queries(*SPLITS)} == {"geography"}
     assert "Iron is an element" not in made.outputs.corpus.read_text()

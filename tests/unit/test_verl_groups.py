@@ -11,6 +11,7 @@ from afm.training.verl.groups import Sample, Tally, by_group, informative, next_
 def sample(acc: float, *, agent: str = "mhqa", penalty: float = 0.0) -> Sample:
     return Sample(
         agent=agent,
+        query_id="q",
         acc=acc,
         reward=acc + penalty,
         policy_tokens=10,

@@ -47,6 +47,7 @@ def test_observations_cost_nothing(dapo: DapoParams) -> None:
 def test_the_sampler_reads_what_the_loop_wrote(dapo: DapoParams) -> None:
     scored = shape(Reward(value=1.0, breakdown={"answer": 1.0}), 100, budget=640, dapo=dapo)
     sample = sample_of(extra_info(trajectory(7), scored, logprob=-1.0))
+    assert sample.query_id == trajectory(7).query_id
     assert (sample.agent, sample.acc, sample.policy_tokens, sample.observation_tokens) == (
         "mhqa",
         1.0,

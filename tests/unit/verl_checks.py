@@ -23,6 +23,7 @@ from verl.trainer.ppo.v1 import replay_buffer  # noqa: E402
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories  # noqa: E402
 
 from afm.errors import TrainerError, UserError  # noqa: E402
+from afm.jsonl import read_json  # noqa: E402
 from afm.training.verl import sampler, trainer  # noqa: E402
 from afm.training.verl.configure import compose  # noqa: E402
 from afm.training.verl.journal import append_row  # noqa: E402
@@ -47,6 +48,7 @@ class Queue:
                 key = f"{uid}_{session}_0"
                 self.tags[key] = {"seq_len": 10, "global_steps": 1}
                 info = {"acc": reward, "reward": reward, "agent": "mhqa", "policy_tokens": 7}
+                info |= {"query_id": f"query of {uid}"}
                 info |= {"observation_tokens": 3, "tool_calls": 1, "logprob": -1.0}
                 self.infos[key] = {"reward_extra_info": info}
 
@@ -101,6 +103,11 @@ def check_groups_without_gradient_are_dropped_and_replaced() -> None:
     assert [key.split("_")[0] for key in batch.keys] == ["b"] * 3 + ["r10"] * 3, batch.keys
     assert (metrics["dapo/groups"], metrics["dapo/kept_groups"]) == (4, 3), metrics
     assert metrics["dapo/gen_batches"] == 2
+    assert read_json(RUN.draws) == {
+        "trained": ["query of b", "query of r10"],
+        "surplus": ["query of r11"],
+        "without_gradient": ["query of a"],
+    }
 
 
 def check_the_cap_stops_with_advice_when_nothing_is_informative() -> None:

@@ -12,6 +12,7 @@ class Sample:
     """What the sampler needs to know about one finished rollout."""
 
     agent: str
+    query_id: str
     acc: float
     """Reward before length shaping."""
     reward: float
@@ -75,6 +76,36 @@ class Tally:
         return {
             f"rollouts/{agent}": sum(sample.agent == agent for sample in self.samples)
             for agent in agents
+        }
+
+
+@dataclass(kw_only=True, slots=True)
+class Draws:
+    """Which queries a training step drew, and what became of their groups; one that failed whole has left no id."""
+
+    query_ids: dict[str, str] = field(default_factory=dict)
+    """By group, of those that carry a gradient."""
+    without_gradient: list[str] = field(default_factory=list)
+    """Query ids."""
+
+    def add(self, uid: str, group: Sequence[Sample], *, kept: bool) -> None:
+        """Note one group."""
+        if group and kept:
+            self.query_ids[uid] = group[0].query_id
+        elif group:
+            self.without_gradient.append(group[0].query_id)
+
+    def fates(self, trained: Sequence[str]) -> dict[str, list[str]]:
+        """Return query ids by what became of them; a query may be drawn twice.
+
+        Args:
+            trained: groups that the step trains on.
+        """
+        surplus = [uid for uid in self.query_ids if uid not in set(trained)]
+        return {
+            "trained": [self.query_ids[uid] for uid in trained],
+            "surplus": [self.query_ids[uid] for uid in surplus],
+            "without_gradient": self.without_gradient,
         }
 
 

@@ -49,6 +49,7 @@ def extra_info(
         "acc": scored.acc,
         "reward": scored.reward,
         "agent": trajectory.agent,
+        "query_id": trajectory.query_id,
         "policy_tokens": trajectory.usage.policy_tokens,
         "observation_tokens": trajectory.usage.observation_tokens,
         "tool_calls": trajectory.num_tool_calls,
@@ -61,6 +62,7 @@ def sample_of(info: dict[str, float | int | str]) -> Sample:
     """Read `extra_info` back."""
     return Sample(
         agent=str(info["agent"]),
+        query_id=str(info["query_id"]),
         acc=float(info["acc"]),
         reward=float(info["reward"]),
         policy_tokens=int(info["policy_tokens"]),

@@ -59,6 +59,11 @@ class DapoRun(BaseModel):
         return self.scratch / "failed_rollouts.jsonl"
 
     @property
+    def draws(self) -> Path:
+        """Which queries the step at work has drawn: on its way from the sampler to the row of the step."""
+        return self.scratch / "draws.json"
+
+    @property
     def outcome(self) -> Path:
         """Why the trainer's process stopped, when it stopped on purpose."""
         return self.scratch / "outcome.json"

@@ -8,7 +8,8 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from afm.errors import TrainerError, UserError
-from afm.training.verl.groups import Sample, Tally, by_group, next_draw, usable
+from afm.jsonl import write_json
+from afm.training.verl.groups import Draws, Sample, Tally, by_group, next_draw, usable
 from afm.training.verl.journal import SAMPLER_PREFIX
 from afm.training.verl.reward import sample_of
 from afm.training.verl.run import DapoRun, current_run
@@ -36,9 +37,10 @@ class CappedSampler(ReplayBuffer):  # type: ignore[misc]
         tally = Tally(group_size=self.run.dapo.group_size, gen_batches=1)
         judged: set[str] = set()
         kept: list[str] = []
+        draws = Draws()
         while True:
             self._drain(partition_id)
-            kept += self._judge(partition_id, tally, judged)
+            kept += self._judge(partition_id, tally, draws, judged)
             check_failures(tally, self.run)
             if self._enough(tally, batch_size):
                 break
@@ -46,6 +48,7 @@ class CappedSampler(ReplayBuffer):  # type: ignore[misc]
             self.refill_fn(next_draw(tally, batch_size))
         if not kept:
             raise UserError(no_gradient(tally, self.run))
+        write_json(self.run.draws, draws.fates(kept[:batch_size]))
         return self._take(partition_id, kept, batch_size), self._metrics(tally)
 
     def _enough(self, tally: Tally, batch_size: int) -> bool:
@@ -63,7 +66,7 @@ class CappedSampler(ReplayBuffer):  # type: ignore[misc]
                 return
             last = self._wait_for_next_poll(partition_id, last)
 
-    def _judge(self, partition_id: str, tally: Tally, judged: set[str]) -> list[str]:
+    def _judge(self, partition_id: str, tally: Tally, draws: Draws, judged: set[str]) -> list[str]:
         """Count the new groups, drop those without a gradient, and return the others in a fixed order."""
         new = sorted(self.finished_keys[partition_id] - judged)
         groups = by_group(self._samples(partition_id, new))
@@ -72,6 +75,7 @@ class CappedSampler(ReplayBuffer):  # type: ignore[misc]
             group = groups.get(uid, [])
             keep = usable(group, dynamic_sampling=self.run.dapo.dynamic_sampling)
             tally.add(group, kept=keep)
+            draws.add(uid, group, kept=keep)
             if keep:
                 kept.append(uid)
         judged.update(kept)

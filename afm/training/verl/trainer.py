@@ -11,6 +11,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 
 from afm.errors import TrainerError
+from afm.jsonl import read_json
 from afm.training.verl.batches import arrange
 from afm.training.verl.checkpoints import mark_complete
 from afm.training.verl.client import HttpServer
@@ -43,7 +44,8 @@ class DapoTrainer(PPOTrainerSync):  # type: ignore[misc]
         """Make one step and write its row before any checkpoint of it exists."""
         self._drawn = 0
         batch = super().step(metrics, timing_raw)
-        append_row(self.run.steps, step_row(self.global_steps, metrics, timing_raw))
+        row = step_row(self.global_steps, metrics, timing_raw)
+        append_row(self.run.steps, row | {"queries": read_json(self.run.draws)})
         return batch
 
     def _fetch_one_gen_batch(self) -> Any:

@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flows.executors import Outcome, OutcomeKind
@@ -45,12 +45,35 @@ def is_finished(job: Object) -> bool:
 
 def outcome_of(job: Object, pods: Iterable[Object], log_tail: str) -> Outcome:
     """Judge a finished Job."""
+    pods = list(pods)
+    name = str(job["metadata"]["name"])
+    judged = _judge(job, pods, log_tail)
+    return replace(judged, job=name, images=_images(pods), gpus=_gpus(job["spec"]))
+
+
+def _judge(job: Object, pods: list[Object], log_tail: str) -> Outcome:
     if condition(job, "Complete"):
         return Outcome(kind=OutcomeKind.SUCCEEDED, exit_code=0)
     failed = condition(job, "Failed") or {}
     reason, message = failed.get("reason", ""), failed.get("message", "")
-    kind, code = _why(reason, list(pods))
+    kind, code = _why(reason, pods)
     return Outcome(kind=kind, exit_code=code, log_tail=log_tail, reason=f"{reason}: {message}")
+
+
+def _gpus(spec: Object) -> int:
+    """Return the GPUs of all pods that a Job has at a time, whatever their make."""
+    containers = spec["template"]["spec"]["containers"]
+    limits = [(one.get("resources") or {}).get("limits") or {} for one in containers]
+    each = sum(int(n) for limit in limits for name, n in limit.items() if name.endswith("/gpu"))
+    return each * int(spec.get("completions") or 1)
+
+
+def _images(pods: Iterable[Object]) -> tuple[str, ...]:
+    """Return the images that the pods' containers ran; a node names one by its digest."""
+    states = [
+        one for pod in pods for one in (pod.get("status") or {}).get("containerStatuses") or []
+    ]
+    return tuple(sorted({one["imageID"] for one in states if one.get("imageID")}))
 
 
 def _why(reason: str, pods: list[Object]) -> tuple[OutcomeKind, int | None]:

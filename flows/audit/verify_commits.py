@@ -1,0 +1,70 @@
+"""Does the commit in a run's record hold the code, the params and the constraints that the record names?"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from flows.audit.details import flatten
+from flows.audit.evidence import Evidence, Finding
+from flows.audit.runs import Run
+from flows.audit.verify_records import record_of
+from flows.records import Record
+
+NOTE = "note: "
+PARAMS = "params.yaml"
+
+
+def check_commits(evidence: Evidence, run: Run) -> Iterator[Finding]:
+    """Check a run against its commit; of a dirty tree, what differs is only told."""
+    record = record_of(evidence, run)
+    if record is None:
+        return
+    commit = record.git_commit
+    if commit is None:
+        yield Finding(what=run.cell, why=f"{NOTE}was run outside git, so no commit holds its code")
+        return
+    files = evidence.blobs.files(commit)
+    if files is None:
+        yield Finding(
+            what=run.cell,
+            why=f"its commit {commit} is not in this repository: fetch the branch, or it was rebased and dropped",
+        )
+        return
+    yield from _workspace(evidence, run, record)
+    wrong = [*_code(evidence, record, files), *_params(evidence, record, files)]
+    if not wrong:
+        return
+    told = f"{', '.join(wrong[:5])}{f' and {len(wrong) - 5} more' if len(wrong) > 5 else ''}"
+    if record.git_dirty:
+        why = f"{NOTE}was run with changes that commit {commit} does not hold: {told}"
+        yield Finding(what=run.cell, why=why)
+    else:
+        yield Finding(what=run.cell, why=f"commit {commit} has other content: {told}")
+
+
+def _workspace(evidence: Evidence, run: Run, record: Record) -> Iterator[Finding]:
+    """Tell which code the workspace has otherwise by now; what made the model, the commit holds."""
+    for path, md5 in record.code.items():
+        place = evidence.root / path
+        if not place.is_file() or evidence.md5(place) != md5:
+            yield Finding(what=path, why=f"{NOTE}has changed in the workspace since {run.cell} ran")
+
+
+def _code(evidence: Evidence, record: Record, files: Mapping[str, str]) -> Iterator[str]:
+    """Name the code files, and the constraints file, that the commit has otherwise."""
+    evidence.blobs.load([files[path] for path in record.code if path in files])
+    for path, md5 in record.code.items():
+        if path not in files or evidence.blobs.md5(files[path]) != md5:
+            yield path
+    if record.constraints not in evidence.pins(record.git_commit, record.environment):
+        yield f"constraints/{record.environment}.txt"
+
+
+def _params(evidence: Evidence, record: Record, files: Mapping[str, str]) -> Iterator[str]:
+    body = evidence.blobs.read(files[PARAMS]) if PARAMS in files else b""
+    tree: Any = yaml.load(body, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+    there = flatten(tree)
+    for key, value in flatten(record.params).items():
+        if key not in there or there[key] != value:
+            yield f"{PARAMS}: {key}"
