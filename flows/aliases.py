@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afm.errors import UserError
-from flows.lineage import tracking_uri
 from flows.lineage_view import ancestry
+from flows.tracking import tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

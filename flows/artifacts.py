@@ -14,6 +14,7 @@ from afm.report.data import AgentData
 from afm.report.tables import count_table, interval, number
 from flows.planning import PlannedCell
 from flows.results import read_differences, read_results
+from flows.tracking import study_name, tracking_uri
 
 MLFLOW_TIMEOUT_S = 5.0
 SHOWN_AS = {"run": "runs", "perhaps": "perhaps, once what it reads has run", "cached": "cached"}
@@ -144,8 +145,6 @@ def metrics_text(root: Path) -> str:
 
 def lineage_text(root: Path, run: str) -> str:
     """Say where MLflow shows this run."""
-    from flows.lineage import study_name, tracking_uri
-
     uri, study = tracking_uri(root), study_name(root)
     name = f"`pipeline-{run[:8]}` in the experiment `{study}`"
     if not uri.startswith("http"):

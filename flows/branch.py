@@ -1,4 +1,6 @@
-"""The branch of a run on a cluster: after each stage dvc.lock is committed there, so that every result has a commit.
+"""The branch of a run on a cluster: after each stage dvc.lock and run records are committed there.
+
+So every result has a commit, and an MLflow that is lost can be made anew from the branches.
 
 HEAD, the index and the files of the checkout stay as they are: commits are made beside them. What is committed is the
 content of dvc.lock with the cells sorted, so that branches of runs compare well.
@@ -7,7 +9,7 @@ content of dvc.lock with the cells sorted, so that branches of runs compare well
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import yaml
 from afm.errors import UserError
 from flows.commands._dvc import dvc
 from flows.git import LOCK, git, require_clean
+from flows.records import read_records
+from flows.workspace import LINEAGE, home_of
 
 PREFIX = "afm/"
 READ_S = 10.0
@@ -57,7 +61,7 @@ class RunBranch:
         try:
             self._push_outputs(cell)
         finally:
-            commit = self._commit(_whole(self._root, cell), f"{cell}: outputs of this run")
+            commit = self._commit(_whole(self._root, cell), {cell}, f"{cell}: outputs of this run")
         self._push_branch()
         return commit
 
@@ -72,7 +76,8 @@ class RunBranch:
         """
         if not (self._root / LOCK).exists():
             return None
-        commit = self._commit(_whole(self._root, None), "outputs of this run")
+        lock = _whole(self._root, None)
+        commit = self._commit(lock, {*lock["stages"]}, "outputs of this run")
         if commit or self._unpushed:
             self._push_outputs()
             self._unpushed.clear()
@@ -89,10 +94,10 @@ class RunBranch:
         if self._tip() and self._configured("remote.origin.url"):
             self._git("push", "-q", "origin", f"{self._ref}:{self._ref}")
 
-    def _commit(self, lock: dict[str, Any], message: str) -> str | None:
+    def _commit(self, lock: dict[str, Any], cells: Set[str], message: str) -> str | None:
         tip = self._tip()
         parents = self._parents(tip)
-        made = self._tree(parents[-1], _sorted(lock))
+        made = self._tree(parents[-1], {LOCK: _sorted(lock), **_records(self._root, lock, cells)})
         if len(parents) == 1 and made == self._git("rev-parse", f"{parents[0]}^{{tree}}"):
             return None
         words = [word for parent in parents for word in ("-p", parent)]
@@ -117,14 +122,15 @@ class RunBranch:
         is_joined = self._git("merge-base", tip, self._head) == self._head
         return [tip] if is_joined else [tip, self._head]
 
-    def _tree(self, base: str, lock: str) -> str:
-        """Write the tree of a commit with another dvc.lock."""
-        blob = self._git("hash-object", "-w", "--stdin", stdin=lock)
+    def _tree(self, base: str, files: Mapping[str, str]) -> str:
+        """Write the tree of a commit with some other files."""
         with tempfile.TemporaryDirectory() as folder:
             index = {"GIT_INDEX_FILE": f"{folder}/index"}
             self._git("read-tree", base, variables=index)
-            entry = f"100644,{blob},{LOCK}"
-            self._git("update-index", "--add", "--cacheinfo", entry, variables=index)
+            for path, text in files.items():
+                blob = self._git("hash-object", "-w", "--stdin", stdin=text)
+                entry = f"100644,{blob},{path}"
+                self._git("update-index", "--add", "--cacheinfo", entry, variables=index)
             return self._git("write-tree", variables=index)
 
     def _configured(self, key: str) -> bool:
@@ -162,6 +168,20 @@ def _whole(root: Path, cell: str | None) -> dict[str, Any]:
             lacks = f"no entry of {cell}" if cell else "no cells"
             raise UserError(f"{root / LOCK} has {lacks}; run `dvc repro {cell or ''}` again")
         time.sleep(0.1)
+
+
+def _records(root: Path, lock: dict[str, Any], cells: Set[str]) -> dict[str, str]:
+    """Return the files of the run records that tell how the outputs of some cells came about."""
+    home = home_of(root)
+    made = {
+        cell: {out["path"]: out["md5"] for out in lock["stages"][cell]["outs"]} for cell in cells
+    }
+    names = [
+        f"{LINEAGE}/{record.identity}.json"
+        for record in read_records(home)
+        if made.get(record.cell) == record.outs
+    ]
+    return {name: (home / name).read_text(encoding="utf-8") for name in names}
 
 
 def _sorted(tree: dict[str, Any]) -> str:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from flows.environment import quiet_environment
 from flows.lineage_view import MODEL_STAGES, Edge, StageRun, chosen_model, gate_choice, stage_run
+from flows.lock_runs import lock_runs
 from flows.records import Record, read_records
-from flows.recovery import restore_records, without_record
+from flows.recovery import restore_from_git, restore_records, without_record
+from flows.tracking import study_name, tracking_uri
 from flows.workspace import home_of
 
 if TYPE_CHECKING:
@@ -57,12 +59,16 @@ def sync_quietly(root: Path) -> list[str]:
 
 def add_lineage_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `afm lineage`."""
-    parser.add_argument("action", choices=["sync"])
+    parser.add_argument(
+        "action",
+        choices=["sync", "rebuild"],
+        help="rebuild: an empty MLflow, also from the branches of runs and dvc.lock",
+    )
 
 
 def lineage_command(args: argparse.Namespace) -> int:
     """Bring MLflow up to date with the run records, and name the cells of dvc.lock that have none."""
-    count = sync(ROOT)
+    count = rebuild(ROOT) if args.action == "rebuild" else sync(ROOT)
     print(f"{count} stage runs added to {tracking_uri(ROOT)}")
     unknown = without_record(ROOT)
     if unknown:
@@ -73,13 +79,8 @@ def lineage_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def tracking_uri(root: Path) -> str:
-    """Return MLFLOW_TRACKING_URI, or the SQLite database of the checkout's home."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home_of(root) / 'mlflow.db'}"
-
-
-def sync(root: Path) -> int:
-    """Log every run record that MLflow does not hold yet.
+def sync(root: Path, *, locks: bool = False) -> int:
+    """Log every run record that MLflow does not hold yet; with `locks` also what dvc.lock alone tells of.
 
     Returns:
         The number of stage runs added.
@@ -90,9 +91,11 @@ def sync(root: Path) -> int:
         known = _known_identities(client, experiment)
         restore_records(root)
         records = read_records(home_of(root))
-        missing = [record for record in records if record.identity not in known]
+        runs = [stage_run(record, root) for record in records if record.identity not in known]
+        if locks:
+            runs += [run for run in lock_runs(root, records) if run.identity not in known]
         parents: dict[str, str] = {}
-        for run in (stage_run(record, root) for record in missing):
+        for run in runs:
             if run.lost_steps:
                 _warn(
                     f"{run.cell}: {run.lost_steps} is gone, so the run is logged without its curves"
@@ -101,24 +104,26 @@ def sync(root: Path) -> int:
             run_id = _log(client, experiment, run, parent)
             _register(client, run, run_id)
         _set_champions(client, records)
-        return len(missing)
+        return len(runs)
+
+
+def rebuild(root: Path) -> int:
+    """Make an MLflow complete, an empty one for instance: from all records there are, those of git's branches too.
+
+    What no record tells of any more is logged as far as versions of dvc.lock know it, and says so.
+
+    Returns:
+        The number of stage runs added.
+
+    Raises:
+        UserError: a record on a branch has been changed.
+    """
+    restore_from_git(root)
+    return sync(root, locks=True)
 
 
 def _warn(text: str) -> None:
     print(f"{WARNING}{text}", file=sys.stderr)
-
-
-def study_name(root: Path) -> str:
-    """Return `run.study`, or the git branch, or `detached`."""
-    from afm.params.root import read_params
-
-    study = read_params(root / "params.yaml").run.study
-    if study:
-        return study
-    branch = subprocess.run(
-        ["git", "symbolic-ref", "--short", "-q", "HEAD"], cwd=root, capture_output=True, text=True
-    )
-    return branch.stdout.strip() or "detached"
 
 
 @contextmanager

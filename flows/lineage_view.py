@@ -57,9 +57,9 @@ def stage_run(record: Record, root: Path) -> StageRun:
         start_ms=int(record.started * 1000),
         end_ms=int(record.ended * 1000),
         tags=_tags(record),
-        params=dict(_flatten(record.params)),
+        params=dict(flatten(record.params)),
         metrics={key: value for key, value in record.metrics.items() if _is_number(value)},
-        edges=tuple(_edges(record)),
+        edges=tuple(edges(record.deps, record.outs)),
         steps=tuple(_read_steps(content)) if content else (),
         lost_steps=None if content else curve,
     )
@@ -126,17 +126,19 @@ def _tags(record: Record) -> dict[str, str]:
     }
 
 
-def _edges(record: Record) -> Iterator[Edge]:
-    for path, md5 in record.deps.items():
+def edges(deps: Mapping[str, str], outs: Mapping[str, str]) -> Iterator[Edge]:
+    """Yield what was read and what was written, given md5 by path."""
+    for path, md5 in deps.items():
         yield Edge(path=path, md5=md5, context="input")
-    for path, md5 in record.outs.items():
+    for path, md5 in outs.items():
         yield Edge(path=path, md5=md5, context="output")
 
 
-def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each leaf of a tree as JSON under its dotted key, as long as MLflow takes."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            yield from _flatten(item, f"{prefix}.{key}" if prefix else str(key))
+            yield from flatten(item, f"{prefix}.{key}" if prefix else str(key))
     else:
         yield prefix, json.dumps(value, sort_keys=True)[:MAX_PARAM_CHARS]
 

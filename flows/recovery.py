@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+from afm.errors import UserError
 from afm.jsonl import read_json
 from flows.dag import read_lock
-from flows.records import Record, read_records, write_record
+from flows.git import git
+from flows.records import Record, digest, read_records, write_record
 from flows.store import RECORD
-from flows.workspace import home_of
+from flows.workspace import LINEAGE, home_of
 
 
 def restore_records(root: Path) -> None:
@@ -17,8 +19,32 @@ def restore_records(root: Path) -> None:
     home = home_of(root)
     for path in (home / ".results").glob(f"*/{RECORD}"):
         is_sealed = path.parent.suffix != ".partial"
-        if is_sealed and not (home / ".lineage" / f"{path.parent.name}.json").exists():
-            write_record(home / ".lineage", Record.model_validate(read_json(path)))
+        if is_sealed and not (home / LINEAGE / f"{path.parent.name}.json").exists():
+            write_record(home / LINEAGE, Record.model_validate(read_json(path)))
+
+
+def restore_from_git(root: Path) -> int:
+    """Bring back the records that branches of runs hold and the home does not.
+
+    Returns:
+        How many.
+
+    Raises:
+        UserError: a branch holds a record that is not what it was when it was written.
+    """
+    home, count = home_of(root), 0
+    for ref in git(root, ["for-each-ref", "--format=%(refname)"]).splitlines():
+        names = git(root, ["ls-tree", "-r", "--name-only", ref, f"{LINEAGE}/"]).splitlines()
+        for name in (name for name in names if not (home / name).exists()):
+            text = git(root, ["show", f"{ref}:{name}"])
+            record = Record.model_validate_json(text)
+            if record.digest and record.digest != digest(record):
+                raise UserError(
+                    f"{name} of {ref} has been changed since it was written; `git log {ref} -- {name}` shows by whom"
+                )
+            write_record(home / LINEAGE, record)
+            count += 1
+    return count
 
 
 def without_record(root: Path) -> list[str]:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from afm.errors import UserError
 
+LINEAGE = ".lineage"
+"""Folder of the run records in a home, and in the commits of run branches."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workspace:
@@ -25,7 +28,7 @@ class Workspace:
     @property
     def lineage(self) -> Path:
         """Run records, by identity."""
-        return self.home / ".lineage"
+        return self.home / LINEAGE
 
     def scratch(self, identity: str) -> Path:
         """Return where a result's checkpoints and logs lie while it is made."""

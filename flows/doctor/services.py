@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from flows.doctor.finding import Finding, Site, hidden, ok, problem, warning
-from flows.lineage import tracking_uri
+from flows.tracking import tracking_uri
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from afm.errors import UserError
 from afm.jsonl import write_json
 from flows import lineage
 from flows.aliases import aliased_content
+from flows.branch import RunBranch
+from flows.git import git
 from flows.lineage_view import stage_run
-from flows.records import write_record
+from flows.records import Record, sealed, write_record
 from flows.recovery import without_record
 from tests.support.records import BASE, MODEL, record
 
@@ -245,3 +249,80 @@ def test_a_dead_tracking_server_is_a_warning(
 def test_records_are_plain_json(checkout: Path) -> None:
     (path,) = (checkout / ".lineage").glob("*.json")
     assert json.loads(path.read_text())["cell"] == "sft@mhqa-tiny"
+
+
+def on_a_branch(root: Path, *records: Record) -> None:
+    """Commit records as the branch of a run does, with the dvc.lock that they belong to."""
+    entries = {
+        one.cell: {
+            "cmd": f"bin/submit {one.stage} --agent mhqa --scale tiny",
+            "deps": [{"path": path, "md5": md5} for path, md5 in one.deps.items()],
+            "params": {"params.yaml": one.params},
+            "outs": [{"path": path, "md5": md5} for path, md5 in one.outs.items()],
+        }
+        for one in records
+    }
+    for one in records:
+        write_record(root / ".lineage", sealed(one))
+    (root / "dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": entries}))
+    for words in (
+        ["config", "user.email", "a@b"],
+        ["config", "user.name", "a"],
+        ["commit", "-q", "--allow-empty", "-m", "first"],
+    ):
+        git(root, words)
+    RunBranch(root, "afm/run-1", has_remote=False).finish()
+
+
+def logged(root: Path) -> dict[str, Any]:
+    """What MLflow shows of each run but for what it numbers itself."""
+    return {
+        run.data.tags["afm.identity"]: (
+            {key: value for key, value in run.data.tags.items() if not key.startswith("mlflow.p")},
+            run.data.params,
+            run.data.metrics,
+            run.info.start_time,
+        )
+        for run in runs(root)
+    }
+
+
+def test_an_empty_mlflow_is_made_complete_from_branches(
+    checkout: Path, empty_database: Path
+) -> None:
+    dapo = record("dapo", deps={"data/models/sft/mhqa-tiny": MODEL}, outs={"data/rl": RL})
+    on_a_branch(checkout, record("sft"), dapo)
+    assert lineage.sync(checkout) == 2
+    before = logged(checkout)
+    shutil.rmtree(checkout / ".lineage")
+    shutil.copy(empty_database, checkout / "mlflow.db")
+    assert lineage.rebuild(checkout) == 2
+    assert logged(checkout) == before
+    assert lineage.rebuild(checkout) == 0
+
+
+def test_a_run_that_dvc_lock_alone_tells_of_is_logged_and_says_so(
+    checkout: Path, empty_database: Path
+) -> None:
+    on_a_branch(checkout, record("sft"))
+    git(checkout, ["branch", "-D", "-q", "afm/run-1"])
+    shutil.rmtree(checkout / ".lineage")
+    assert lineage.rebuild(checkout) == 1
+    (run,) = runs(checkout)
+    assert run.data.tags["afm.origin"] == "dvc.lock"
+    assert run.data.tags[f"out.{MODEL}"] == "data/models/sft/mhqa-tiny"
+    assert run.data.params["scales.tiny.sft.lr"] == "0.1"
+    assert lineage.rebuild(checkout) == 0
+
+
+def test_a_record_that_was_edited_on_its_branch_is_refused(checkout: Path) -> None:
+    on_a_branch(checkout, record("sft"))
+    name = ".lineage/id-sft.json"
+    text = git(checkout, ["show", f"afm/run-1:{name}"]).replace("laptop", "another")
+    git(checkout, ["switch", "-qf", "afm/run-1"])
+    (checkout / name).write_text(text)
+    git(checkout, ["add", "-f", name])
+    git(checkout, ["commit", "-qm", "edit"])
+    (checkout / name).unlink()
+    with pytest.raises(UserError, match="has been changed since it was written"):
+        lineage.rebuild(checkout)

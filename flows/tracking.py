@@ -1,0 +1,24 @@
+"""Which MLflow a checkout logs to, and under which name; asked without loading it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from afm.params.root import read_params
+from flows.workspace import home_of
+
+
+def tracking_uri(root: Path) -> str:
+    """Return MLFLOW_TRACKING_URI, or the SQLite database of the checkout's home."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home_of(root) / 'mlflow.db'}"
+
+
+def study_name(root: Path) -> str:
+    """Return `run.study`, or the git branch, or `detached`."""
+    study = read_params(root / "params.yaml").run.study
+    if study:
+        return study
+    branch = subprocess.run(
+        ["git", "symbolic-ref", "--short", "-q", "HEAD"], cwd=root, capture_output=True, text=True
+    )
+    return branch.stdout.strip() or "detached"
