@@ -30,6 +30,8 @@ class ClientLimits:
     max_tries: int = 4
     max_total_tokens: int | None = None
     """Budget, prompts and completions together [tokens]; no request starts once it is spent."""
+    gives_up: bool = True
+    """Whether a server that is gone is never asked again."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -148,7 +150,7 @@ class ModelClient:
 
     async def chat(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Mapping[str, Any]],
         *,
         max_tokens: int,
         temperature: float,
@@ -157,7 +159,7 @@ class ModelClient:
         """Let a chat model answer; returns the text of its message.
 
         Args:
-            messages: `{"role": ..., "content": ...}` each.
+            messages: `{"role": ..., "content": ...}` each; content may be a list of text and image parts.
             max_tokens: Longest answer [tokens].
             temperature: 0 is greedy.
             more: Other arguments of the openai package's `chat.completions.create`.
@@ -186,7 +188,7 @@ class ModelClient:
                 return await with_retries(usable_attempt, max_tries=self.limits.max_tries)
             except PassingFailure as failure:
                 message = self._named(str(failure))
-                self._dead = message if failure.is_dead else self._dead
+                self._dead = message if failure.is_dead and self.limits.gives_up else self._dead
                 raise ModelError(message) from failure
 
     def _require_usable(self) -> None:
@@ -220,7 +222,7 @@ class ModelClient:
         raise self._refused(response.status, text, waits)
 
     async def _chat_once(
-        self, messages: Sequence[Mapping[str, str]], arguments: Mapping[str, Any]
+        self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]
     ) -> Any:
         import openai
 

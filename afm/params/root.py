@@ -8,6 +8,7 @@ from pydantic import model_validator
 
 from afm.params._model import AgentName, Section
 from afm.params.agents import AgentParams
+from afm.params.backends import ToolsParams
 from afm.params.evaluation import EvaluateParams, ReportParams, ScoreParams
 from afm.params.filter import FilterParams
 from afm.params.prepare import PrepareParams
@@ -30,6 +31,7 @@ class Params(Section):
     run: RunParams
     prepare: PrepareParams
     agents: dict[AgentName, AgentParams]
+    tools: ToolsParams
     sandbox: SandboxParams
     teacher: TeacherParams
     rollout: RolloutParams

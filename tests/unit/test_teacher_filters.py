@@ -63,6 +63,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         agent="mhqa",
         agent_params=PARAMS.agents["mhqa"],
         teacher=PARAMS.teacher,
+        tools=PARAMS.tools,
         sandbox=PARAMS.sandbox,
         index=made.index,
         num_samples=1,

@@ -53,6 +53,7 @@ def play(
         agent=agent,
         agent_params=agent_params(agent, grammar),
         teacher=teacher,
+        tools=PARAMS.tools,
         sandbox=PARAMS.sandbox,
         index=index,
         num_samples=2,

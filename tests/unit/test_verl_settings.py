@@ -17,7 +17,7 @@ def make_run(scale: str, **changes: Any) -> DapoRun:
     scratch = Path("scratch")
     return DapoRun(
         agent="mhqa", model=Path("m"), queries=Path("q.jsonl"), index=Path("i"), agents=params.agents,
-        sandbox=params.sandbox, prompt=chosen.prompt, dapo=chosen.dapo.model_copy(update=changes),
+        tools=params.tools, sandbox=params.sandbox, prompt=chosen.prompt, dapo=chosen.dapo.model_copy(update=changes),
         serve=chosen.serve, scratch=scratch, steps=scratch / "steps.jsonl",
     )  # fmt: skip
 
