@@ -167,8 +167,8 @@ class ModelClient:
         Raises:
             ModelError: no answer after the last try, or the budget is spent.
         """
-        arguments = {"max_tokens": max_tokens, "temperature": temperature, **more}
-        answer = await self._tried(lambda: self._chat_once(messages, arguments))
+        more |= {"max_tokens": max_tokens, "temperature": temperature}
+        answer = await self._tried(lambda: self._chat_once(messages, more))
         if answer.usage is not None:
             self.spent.add(answer.usage.model_dump())
         text = answer.choices[0].message.content if answer.choices else None
@@ -227,10 +227,17 @@ class ModelClient:
         import openai
 
         try:
-            return await self._chat_client().chat.completions.create(
-                model=self.endpoint.model, messages=messages, **arguments
-            )
-        except openai.APITimeoutError as error:
+            # openai's own limit is one of each read, and it hands on or raises what it could not parse.
+            async with asyncio.timeout(self.limits.timeout_s):
+                answer = await self._chat_client().chat.completions.create(
+                    model=self.endpoint.model, messages=messages, **arguments
+                )
+            if not isinstance(answer, openai.types.chat.ChatCompletion):
+                raise ValueError(f"no chat completion: {answer!r:.{_QUOTED_CHARS}}")
+            return answer
+        except ValueError as error:
+            raise PassingFailure(f"broken answer: {type(error).__name__}: {error}") from error
+        except (openai.APITimeoutError, TimeoutError) as error:
             raise PassingFailure(f"no answer within {self.limits.timeout_s:g} s") from error
         except openai.APIConnectionError as error:
             raise PassingFailure(

@@ -73,6 +73,8 @@ def _html(text: str) -> str:
     import trafilatura
     from trafilatura.settings import use_config
 
+    if "<html" not in text[:4096].lower():
+        text = f"<html><body>{text}</body></html>"  # a fragment alone is not seen as HTML
     config = use_config()
     # A page of one sentence is a page: the library's own thresholds would take its menu for more text.
     config.set("DEFAULT", "MIN_EXTRACTED_SIZE", "20")

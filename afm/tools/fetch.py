@@ -1,6 +1,7 @@
 """Fetching one document of the web: robots.txt, redirects one by one, limits, and no private address."""
 
 import asyncio
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ TOO_LARGE = "This page could not be read: it is too large."
 ROBOTS = "This page may not be read: its site's robots.txt does not allow it."
 REFUSED = "This page could not be read: its server answered with status {status}."
 
+_HOST = re.compile(r"[\w.:%-]+", re.ASCII)
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_ROBOTS_BYTES = 512 * 1024
 _MAX_ROBOTS = 4096
@@ -207,7 +209,8 @@ def _parsed(address: str) -> Any:
 
     try:
         url = URL(address)
-        is_web = url.scheme in ("http", "https") and bool(url.host) and url.user is None
+        is_web = url.scheme in ("http", "https") and url.user is None
+        is_web = is_web and _HOST.fullmatch(url.raw_host or "") is not None
     except ValueError as error:
         raise NotReadable(NO_ADDRESS) from error
     if not is_web or len(address) > _MAX_URL_CHARS:
@@ -224,7 +227,7 @@ def _is_unknown_name(error: Exception) -> bool:
 def _is_private_literal(host: str) -> bool:
     """Tell whether a host is itself an address that is not public; aiohttp resolves no such host."""
     is_literal = ":" in host or host.replace(".", "").isdigit()
-    return host == "localhost" or (is_literal and not is_public(host))
+    return host.rstrip(".") == "localhost" or (is_literal and not is_public(host))
 
 
 def _document(url: Any, status: int, headers: Mapping[str, str], body: bytes) -> Document:

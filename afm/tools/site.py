@@ -30,10 +30,13 @@ _PAGE = """<!DOCTYPE html>
 
 
 def is_pdf(path: str, passages: list[Passage], share: float) -> bool:
-    """Tell whether a page is a PDF: by the hash of its path, and only where the standard fonts have its characters."""
+    """Tell whether a page is a PDF: by the hash of its path.
+
+    Only ASCII, which the standard fonts have, and only one passage, since PDF keeps no paragraphs.
+    """
     draw = int.from_bytes(hashlib.sha256(path.encode()).digest()[:4], "big") / 2**32
-    text = "".join(passage.title + passage.text for passage in passages)
-    return draw < share and text.isascii()
+    is_plain = len(passages) == 1 and (passages[0].title + passages[0].text).isascii()
+    return draw < share and is_plain
 
 
 def html_page(passages: list[Passage]) -> str:
@@ -42,18 +45,16 @@ def html_page(passages: list[Passage]) -> str:
     return _PAGE.format(title=html.escape(passages[0].title), paragraphs=paragraphs)
 
 
-def pdf_page(passages: list[Passage]) -> bytes:
-    """Write a page as PDF; one paragraph per passage."""
+def pdf_page(passage: Passage) -> bytes:
+    """Write a page as PDF."""
     from fpdf import FPDF
 
     pdf = FPDF()
     pdf.set_creation_date(_EPOCH)
-    pdf.set_title(passages[0].title)
+    pdf.set_title(passage.title)
     pdf.set_font("helvetica", size=11)
     pdf.add_page()
-    for passage in passages:
-        pdf.multi_cell(0, 6, passage.text, align="L", new_x="LMARGIN", new_y="NEXT")
-        pdf.ln(6)
+    pdf.multi_cell(0, 6, passage.text, align="L")
     return bytes(pdf.output())
 
 
@@ -120,7 +121,7 @@ class Site:
         if not passages:
             return b"", ""
         if is_pdf(path, passages, self._pdf_share):
-            return pdf_page(passages), "application/pdf"
+            return pdf_page(passages[0]), "application/pdf"
         return html_page(passages).encode(), "text/html"
 
 
