@@ -71,6 +71,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
 def _settings(params: Params, inputs: Inputs, context: Context) -> DapoRun:
     return DapoRun(
         agent=context.agent,
+        scale=context.scale,
         model=inputs.model.resolve(),
         queries=inputs.queries.resolve(),
         index=inputs.index.resolve(),

@@ -58,6 +58,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
         tools=params.tools,
         sandbox=params.sandbox,
         index=inputs.index,
+        cell=f"demonstrate@{context.agent}",
         num_samples=1,
         seed=params.evaluate.seed,
         concurrency=CONCURRENCY,

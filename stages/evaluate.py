@@ -122,7 +122,13 @@ def evaluator_of(
             max_tool_calls=params.agent.max_tool_calls,
             max_response_tokens=params.serve.max_response_tokens,
         ),
-        toolbox=assemble_toolbox(params.agent, params.sandbox, params.tools, inputs.index),
+        toolbox=assemble_toolbox(
+            params.agent,
+            params.sandbox,
+            params.tools,
+            inputs.index,
+            cell=f"evaluate@{context.agent}-{context.scale}-{context.variant}",
+        ),
         donors=Donors(queries, params.evaluate.seed),
         partial=PartialRecords(context.scratch / PARTIAL),
         failures=FailureLimit(

@@ -55,6 +55,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
         tools=params.tools,
         sandbox=params.sandbox,
         index=inputs.index,
+        cell=f"rollout@{context.agent}",
         num_samples=params.rollout.num_samples,
         seed=params.rollout.seed,
         concurrency=params.rollout.concurrency,

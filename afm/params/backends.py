@@ -106,11 +106,11 @@ class VisionParams(Section):
 
 
 class CassetteParams(Section):
-    """A file with the answers of all tool calls of a run."""
+    """A folder with the answers of all tool calls of a run."""
 
     mode: Literal["record", "replay"]
-    path: str
-    """JSON Lines; `replay` reads it and asks no backend."""
+    folder: str
+    """One file of JSON Lines per stage cell; `replay` reads it and asks no backend."""
 
 
 class ToolsParams(Section):

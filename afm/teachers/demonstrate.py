@@ -51,6 +51,8 @@ class Setting:
     tools: ToolsParams
     sandbox: SandboxParams
     index: Path
+    cell: str
+    """Stage cell, for instance `rollout@web`."""
     num_samples: int
     """Demonstrations per query."""
     seed: int
@@ -66,7 +68,9 @@ def demonstrate(setting: Setting, queries: Sequence[Query]) -> list[Demonstratio
         SandboxError: the code tool's sandbox does not isolate on this machine.
     """
     teacher = open_teacher(setting.teacher, setting.agent_params, queries)
-    toolbox = assemble_toolbox(setting.agent_params, setting.sandbox, setting.tools, setting.index)
+    toolbox = assemble_toolbox(
+        setting.agent_params, setting.sandbox, setting.tools, setting.index, cell=setting.cell
+    )
     jobs = [
         functools.partial(_one, setting, teacher, toolbox, query, sample_index)
         for query in queries

@@ -26,6 +26,8 @@ def assemble_toolbox(
     sandbox_params: SandboxParams,
     tools_params: ToolsParams,
     index: Path | None,
+    *,
+    cell: str,
 ) -> Toolbox:
     """Open the tools of an agent.
 
@@ -34,19 +36,21 @@ def assemble_toolbox(
         sandbox_params: Limits of the code tool.
         tools_params: Which backends answer, and whether calls are recorded or replayed.
         index: Folder made by `build_index`; needed by the backends `index` and `site` only.
+        cell: Stage cell that calls, for instance `rollout@web`: the name of its cassette.
 
     Raises:
         UserError: unknown tool, or a backend lacks its index, key, model or cassette.
         SandboxError: the code tool's sandbox does not isolate on this machine.
     """
     cassette = tools_params.cassette
+    if cassette is None:
+        return _live(agent_params, sandbox_params, tools_params, index)
     settings = request_settings(agent_params, tools_params, sandbox_params)
-    if cassette is not None and cassette.mode == "replay":
-        return Player.open(Path(cassette.path), settings)
-    toolbox = _live(agent_params, sandbox_params, tools_params, index)
-    if cassette is not None:
-        return Recorder.open(Path(cassette.path), settings, toolbox)
-    return toolbox
+    path = Path(cassette.folder) / f"{cell}.jsonl"
+    if cassette.mode == "replay":
+        return Player.open(path, settings)
+    live = _live(agent_params, sandbox_params, tools_params, index)
+    return Recorder.open(path, settings, live)
 
 
 def _live(

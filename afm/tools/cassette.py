@@ -146,7 +146,7 @@ class Player:
         """
         if not path.is_file():
             raise UserError(
-                f"tools.cassette.path: no such file: {path}; record it first with mode record"
+                f"tools.cassette.folder: no such file: {path}; record it first, with mode record"
             )
         takes = {(take.key, take.number): take for take in iter_rows(path, Take)}
         return cls(path=path, takes=takes, requests=_Requests(settings=settings))

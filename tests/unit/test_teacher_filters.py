@@ -66,6 +66,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         tools=PARAMS.tools,
         sandbox=PARAMS.sandbox,
         index=made.index,
+        cell="rollout@test",
         num_samples=1,
         seed=PARAMS.rollout.seed,
         concurrency=4,

@@ -56,6 +56,7 @@ def play(
         tools=PARAMS.tools,
         sandbox=PARAMS.sandbox,
         index=index,
+        cell="rollout@test",
         num_samples=2,
         seed=5,
         concurrency=4,

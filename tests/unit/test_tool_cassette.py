@@ -177,7 +177,7 @@ def test_no_cassette(tmp_path: Path) -> None:
 
 
 def cassette(tools: ToolsParams, mode: str, path: Path) -> ToolsParams:
-    return tools.model_copy(update={"cassette": CassetteParams(mode=mode, path=str(path))})  # type: ignore[arg-type]
+    return tools.model_copy(update={"cassette": CassetteParams(mode=mode, folder=str(path))})  # type: ignore[arg-type]
 
 
 def test_a_replay_needs_no_backend(tmp_path: Path) -> None:
@@ -185,12 +185,12 @@ def test_a_replay_needs_no_backend(tmp_path: Path) -> None:
     with faulty_server(good_backend) as server:
         tools = tools_at(server.origin)
         live = assemble_toolbox(
-            agent, PARAMS.sandbox, cassette(tools, "record", tmp_path / "c"), None
+            agent, PARAMS.sandbox, cassette(tools, "record", tmp_path / "c"), None, cell="c"
         )
         own = live.for_rollout(about("r"))
         seen = [asyncio.run(own.call("web_search", text)) for text in ("x", "unknown", "x")]
     replay = assemble_toolbox(
-        agent, PARAMS.sandbox, cassette(tools, "replay", tmp_path / "c"), None
+        agent, PARAMS.sandbox, cassette(tools, "replay", tmp_path / "c"), None, cell="c"
     )
     own = replay.for_rollout(about("r"))
     assert [asyncio.run(own.call("web_search", text)) for text in ("x", "unknown", "x")] == seen
@@ -212,7 +212,7 @@ def stage_params(folder: Path, mode: str) -> Path:
         "web_search": ["site"],
         "crawl_page": ["web"],
         "site": {"pdf_share": 0.5},
-        "cassette": {"mode": mode, "path": str(folder / "cassette.jsonl")},
+        "cassette": {"mode": mode, "folder": str(folder / "cassettes")},
     }
     tree["rollout"] |= {"num_samples": 2, "max_failed_share": 1.0}
     path = folder / f"{mode}.json"
@@ -281,6 +281,7 @@ def test_the_site_gives_the_very_trajectories_of_the_index(tmp_path: Path) -> No
             tools=tools,
             sandbox=PARAMS.sandbox,
             index=index,
+            cell="rollout@web",
             num_samples=4,
             seed=3,
             concurrency=8,

@@ -91,7 +91,7 @@ def tools_at(origin: str, images: Path | None = None, **changes: Any) -> ToolsPa
 
 def box(tools: ToolsParams, *names: str, index: Path | None = None) -> Toolbox:
     agent = PARAMS.agents["web"].model_copy(update={"tools": names or tuple(CALLS)})
-    return assemble_toolbox(agent, PARAMS.sandbox, tools, index)
+    return assemble_toolbox(agent, PARAMS.sandbox, tools, index, cell="c")
 
 
 def call(toolbox: Toolbox, tool: str, argument: str | None = None) -> ToolResult:
@@ -258,7 +258,7 @@ def test_facts_of_trajectories_add_up(backend: Faulty, tmp_path: Path) -> None:
     tools = tools_at(
         backend.origin, web_search=("search", "index"), endpoints=tools_at(backend.origin).endpoints
     )
-    toolbox = assemble_toolbox(agent, PARAMS.sandbox, tools, make_world_index(tmp_path))
+    toolbox = assemble_toolbox(agent, PARAMS.sandbox, tools, make_world_index(tmp_path), cell="c")
     query = world_queries("web")[0]
     assert user_message("web", PARAMS.agents["web"], "short", query.question)
     plans = {

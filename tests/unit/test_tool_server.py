@@ -275,14 +275,14 @@ def pointed_at(origin: str) -> Toolbox:
     agent = PARAMS.agents["web"].model_copy(
         update={"tools": ("wiki_search", "web_search", "crawl_page")}
     )
-    return assemble_toolbox(agent, PARAMS.sandbox, tools_at(origin), None)
+    return assemble_toolbox(agent, PARAMS.sandbox, tools_at(origin), None, cell="c")
 
 
 def test_agents_see_the_same_through_the_server(server: Running, index: Path) -> None:
     agent = PARAMS.agents["web"].model_copy(
         update={"tools": ("wiki_search", "web_search", "crawl_page")}
     )
-    local = assemble_toolbox(agent, PARAMS.sandbox, PARAMS.tools, index)
+    local = assemble_toolbox(agent, PARAMS.sandbox, PARAMS.tools, index, cell="c")
     remote = pointed_at(server.origin)
     calls = [
         (tool, argument)

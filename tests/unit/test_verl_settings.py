@@ -16,7 +16,7 @@ def make_run(scale: str, **changes: Any) -> DapoRun:
     chosen = params.scales[scale]
     scratch = Path("scratch")
     return DapoRun(
-        agent="mhqa", model=Path("m"), queries=Path("q.jsonl"), index=Path("i"), agents=params.agents,
+        agent="mhqa", scale="tiny", model=Path("m"), queries=Path("q.jsonl"), index=Path("i"), agents=params.agents,
         tools=params.tools, sandbox=params.sandbox, prompt=chosen.prompt, dapo=chosen.dapo.model_copy(update=changes),
         serve=chosen.serve, scratch=scratch, steps=scratch / "steps.jsonl",
     )  # fmt: skip

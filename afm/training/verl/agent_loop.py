@@ -37,6 +37,7 @@ def _toolbox(agent: str) -> Toolbox:
         run.sandbox,
         run.tools,
         index if index.exists() else None,
+        cell=f"dapo@{run.agent}-{run.scale}",
     )
 
 

@@ -27,6 +27,7 @@ class DapoRun(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     agent: AgentName
+    scale: str
     model: Path
     """Hugging Face folder of the policy to start from."""
     queries: Path
