@@ -1,6 +1,7 @@
 """The backends that params configure, opened once per process: what the tools of agents and `afm serve-tools` ask."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from afm.errors import UserError
 from afm.params.backends import EndpointParams, SearchBackend, ToolsParams
 from afm.tools.answers import Crawler, Found, Hit, Retriever, Searcher, pages_result
 from afm.tools.base import ToolResult
-from afm.tools.crawl import Extractor, WebCrawler
+from afm.tools.crawl import WebCrawler, shared_extractor
 from afm.tools.fallback import Answered, first_answer
 from afm.tools.fetch import PageFetcher
 from afm.tools.http import HttpBackend
@@ -134,7 +135,7 @@ class Backends:
             self._open_site()
         model = self._params.summary
         summariser = self._closed_later(ToolModel(model)) if model is not None else None
-        extractor = self._closed_later(Extractor(self._params.web.extract_s))
+        extractor = shared_extractor(self._params.web.extract_s, os.getpid())
         return WebCrawler(self._params.web, self._fetcher, extractor, summariser)
 
     def _inspector(self) -> VisualInspector:

@@ -1,8 +1,10 @@
 """`crawl_page` over the web: fetch, take the text out, and summarise it where a model is configured."""
 
 import asyncio
+import atexit
 import multiprocessing
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from afm.errors import ToolError
@@ -62,11 +64,20 @@ class Extractor:
         except (ProcessExpired, MemoryError, RecursionError) as error:
             raise ToolError(f"{document.url}: reading it failed: {error!r}") from error
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Kill the workers."""
         if self._pool is not None:
             self._pool.stop()
             self._pool.join()
+            self._pool = None
+
+
+@lru_cache(maxsize=4)
+def shared_extractor(deadline_s: float, _pid: int) -> Extractor:
+    """Return this process's workers: starting one takes a second, and all backends can use the same."""
+    extractor = Extractor(deadline_s)
+    atexit.register(extractor.close)
+    return extractor
 
 
 class WebCrawler:

@@ -32,6 +32,8 @@ _HOST = re.compile(r"[\w.:%-]+", re.ASCII)
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_ROBOTS_BYTES = 512 * 1024
 _MAX_ROBOTS = 4096
+_ROBOTS_S = 3600.0
+"""A site's rules are read anew after this [s]."""
 _MAX_URL_CHARS = 2000
 
 
@@ -64,9 +66,11 @@ class PageFetcher:
         self._params = params
         self._origins = origins
         self._sessions: dict[bool, Any] = {}
-        self._robots: dict[str, asyncio.Task[Any]] = {}
+        self._robots: dict[str, tuple[float, asyncio.Task[Any]]] = {}
         self._pressure = Pressure(
-            requests_per_s=params.requests_per_s, concurrency=params.concurrency
+            requests_per_s=params.requests_per_s,
+            concurrency=params.concurrency,
+            max_wait_s=params.timeout_s,
         )
 
     async def fetch(self, address: str) -> Document:
@@ -93,13 +97,13 @@ class PageFetcher:
     async def _require_allowed(self, url: Any) -> None:
         if not self._params.obey_robots:
             return
-        origin = str(url.origin())
-        if origin not in self._robots:
+        origin, now = str(url.origin()), asyncio.get_running_loop().time()
+        if now - self._robots.get(origin, (-_ROBOTS_S, None))[0] >= _ROBOTS_S:
             if len(self._robots) >= _MAX_ROBOTS:
                 self._robots.clear()
-            self._robots[origin] = asyncio.ensure_future(self._read_robots(url.origin()))
+            self._robots[origin] = (now, asyncio.ensure_future(self._read_robots(url.origin())))
         try:
-            rules = await asyncio.shield(self._robots[origin])
+            rules = await asyncio.shield(self._robots[origin][1])
         except (ToolError, NotReadable):
             self._robots.pop(origin, None)  # a failure is not remembered
             raise

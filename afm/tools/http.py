@@ -26,14 +26,21 @@ class BackendFailure(PassingFailure):
 class Pressure:
     """How hard a backend may be pressed: a token bucket, a number of requests in flight, and pauses it asked for."""
 
-    def __init__(self, *, requests_per_s: float, concurrency: int) -> None:
-        """Start with a full bucket of one second's requests, at least one."""
+    def __init__(self, *, requests_per_s: float, concurrency: int, max_wait_s: float) -> None:
+        """Start with a full bucket of one second's requests, at least one.
+
+        Args:
+            requests_per_s: What flows into the bucket.
+            concurrency: Requests in flight.
+            max_wait_s: Longest pause that a request waits for; where it is longer, the request fails at once [s].
+        """
         from aiolimiter import AsyncLimiter
 
         size = max(requests_per_s, 1.0)
         self._bucket = AsyncLimiter(size, size / requests_per_s)
         self._slots = asyncio.Semaphore(concurrency)
         self._paused_until = 0.0
+        self._max_wait_s = max_wait_s
 
     def pause(self, wait_s: float | None) -> None:
         """Let no request start before `wait_s` have passed: what a Retry-After header asks for."""
@@ -42,10 +49,13 @@ class Pressure:
             self._paused_until = max(self._paused_until, now + wait_s)
 
     async def __aenter__(self) -> None:
-        """Wait for a slot, the end of a pause, and a token."""
+        """Wait for a slot, the end of a pause, and a token; raises `ToolError` where the pause is too long."""
         await self._slots.acquire()
         try:
             while (left := self._paused_until - asyncio.get_running_loop().time()) > 0:
+                if left > self._max_wait_s:
+                    why = f"the backend asked for a pause, {left:.1f} s of it are left"
+                    raise ToolError(why, kind="rate_limited")
                 await asyncio.sleep(left)
             await self._bucket.acquire()
         except BaseException:
@@ -72,7 +82,9 @@ class HttpBackend:
         self._key = key_of(endpoint.api_key_variable, endpoint.url)
         self._session: Any = None
         self._pressure = Pressure(
-            requests_per_s=endpoint.requests_per_s, concurrency=http.concurrency
+            requests_per_s=endpoint.requests_per_s,
+            concurrency=http.concurrency,
+            max_wait_s=http.timeout_s,
         )
 
     async def post(self, body: Mapping[str, Any]) -> tuple[Any, Mapping[str, str]]:
@@ -97,7 +109,10 @@ class HttpBackend:
 
         async with self._pressure:
             try:
-                async with self._open().post(self._endpoint.url, json=body) as response:
+                # A redirect would take the key along.
+                async with self._open().post(
+                    self._endpoint.url, json=body, allow_redirects=False
+                ) as response:
                     raw = await read_limited(response, self._http.max_answer_bytes)
             except TimeoutError as error:
                 why = f"no answer within {self._http.timeout_s:g} s"
@@ -130,7 +145,9 @@ class HttpBackend:
         failure = status_failure(response.status, response.headers.get("Retry-After"), raw)
         if isinstance(failure, BackendFailure):
             self._pressure.pause(failure.wait_s)
-            raise failure
+            if (failure.wait_s or 0.0) <= self._http.timeout_s:
+                raise failure
+            raise ToolError(f"{self.name} ({self._endpoint.url}): {failure}", kind=failure.kind)
         raise ToolError(f"{self.name} ({self._endpoint.url}): {failure}", kind="refused")
 
 

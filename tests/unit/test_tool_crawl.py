@@ -20,7 +20,7 @@ from afm.tools.crawl import Extractor, WebCrawler
 from afm.tools.extract import BrokenDocument, extract_text, unwrapped
 from afm.tools.fetch import MISSING, NO_HOST, PRIVATE, ROBOTS, TOO_LARGE, NotReadable, PageFetcher
 from afm.tools.site import html_page, is_pdf, pdf_page
-from tests.support.faulty import BYTES, FAULTS, Faulty, faulty_server, message
+from tests.support.faulty import BYTES, FAULTS, SLOW, Faulty, faulty_server, message
 
 WEB = read_params(Path(__file__).parents[2] / "params.yaml").tools.web
 TEXT = "Zürich ist eine Stadt. Einwohner: 420 Tausend."
@@ -66,7 +66,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def web_params(**changes: Any) -> WebParams:
-    quick = {"timeout_s": 0.4, "max_page_bytes": 50_000, "private_hosts": ("127.0.0.1",)}
+    quick = {"timeout_s": 10.0, "max_page_bytes": 50_000, "private_hosts": ("127.0.0.1",)}
     return WEB.model_copy(update=quick | changes)
 
 
@@ -267,7 +267,8 @@ def test_a_fault_of_a_page_is_an_error(web: Faulty, fault: str, at: str) -> None
     assert fault in FAULTS
     web.fault = fault
     with pytest.raises(ToolError) as caught:
-        crawl(f"{web.origin}/utf8", obey_robots=at == "robots")
+        seconds = 0.4 if fault in SLOW else 10.0
+        crawl(f"{web.origin}/utf8", obey_robots=at == "robots", timeout_s=seconds)
     assert caught.value.kind == PAGE_FAULTS[fault]
 
 
@@ -358,7 +359,7 @@ def test_a_worker_that_hangs_is_killed_and_replaced(monkeypatch: pytest.MonkeyPa
             extractor._deadline_s = 20.0
             return await extractor.text(page)
         finally:
-            await extractor.close()
+            extractor.close()
 
     assert asyncio.run(work()) == "text"
 

@@ -25,7 +25,7 @@ from afm.tools.assembly import assemble_toolbox
 from afm.tools.base import ERROR_KINDS, Toolbox, ToolResult
 from afm.tools.facts import count_calls
 from afm.types import StopReason
-from tests.support.faulty import FAULTS, Faulty, faulty_server, good_backend
+from tests.support.faulty import BYTES, FAULTS, SLOW, Faulty, faulty_server, good_backend, message
 from tests.support.tool_server import running_server
 from tests.unit.teacher_world import make_world_index, world_queries
 
@@ -55,10 +55,12 @@ def endpoint(origin: str, path: str) -> EndpointParams:
     return EndpointParams(url=origin + path, api_key_variable=None, requests_per_s=1000.0)
 
 
-def tools_at(origin: str, images: Path | None = None, **changes: Any) -> ToolsParams:
+def tools_at(
+    origin: str, images: Path | None = None, *, timeout_s: float = 10.0, **changes: Any
+) -> ToolsParams:
     """Return params in which every tool asks one server."""
     http = PARAMS.tools.http.model_copy(
-        update={"timeout_s": 0.3, "max_tries": 2, "max_answer_bytes": 300_000}
+        update={"timeout_s": timeout_s, "max_tries": 2, "max_answer_bytes": 300_000}
     )
     model = ModelParams(
         base_url=f"{origin}/v1",
@@ -66,7 +68,7 @@ def tools_at(origin: str, images: Path | None = None, **changes: Any) -> ToolsPa
         api_key_variable=None,
         max_tokens=9,
         temperature=0.0,
-        timeout_s=0.3,
+        timeout_s=timeout_s,
         concurrency=4,
     )
     vision = VisionParams(
@@ -144,14 +146,13 @@ def test_a_fault_is_an_error_of_its_kind(
     backend: Faulty, images: Path, tool: str, fault: str
 ) -> None:
     backend.fault = fault
-    tools = tools_at(backend.origin, images)
     with pytest.raises(ToolError) as caught:
-        call(box(tools), tool)
+        call(box(tools_at(backend.origin, images, timeout_s=0.3 if fault in SLOW else 10.0)), tool)
     expected = "model" if tool == "visual_inspector" else KINDS.get(fault, "broken_answer")
     assert caught.value.kind == expected, caught.value
     assert caught.value.kind in ERROR_KINDS
     backend.fault = "none"
-    assert call(box(tools), tool).status == "ok"
+    assert call(box(tools_at(backend.origin, images)), tool).status == "ok"
 
 
 @pytest.mark.parametrize("tool", ["wiki_search", "web_search", "crawl_page"])
@@ -186,6 +187,29 @@ def test_retry_after_holds_all_requests_back(backend: Faulty) -> None:
         return waited
 
     assert asyncio.run(two()) > 0.04
+
+
+def test_a_long_pause_fails_at_once(backend: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend that asks for minutes is not asked before, and nobody waits for it past the time of a try."""
+    monkeypatch.setitem(
+        BYTES, "long_pause", message("429 Too Many Requests", b"", Retry_After="20")
+    )
+    backend.fault = "long_pause"
+    http = tools_at(backend.origin).http.model_copy(update={"concurrency": 3})
+    toolbox = box(tools_at(backend.origin, http=http), "web_search")  # no other test waits with it
+    for _ in range(3):
+        with pytest.raises(ToolError) as caught:
+            call(toolbox, "web_search")
+        assert caught.value.kind == "rate_limited"
+    assert len(backend.asked) == 1
+
+
+def test_no_redirect_takes_the_key_along(backend: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = message("307 Temporary Redirect", b"", Location="http://127.0.0.1:9/search")
+    monkeypatch.setitem(BYTES, "redirect", away)
+    backend.fault = "redirect"
+    with pytest.raises(ToolError, match="status 307"):
+        call(box(tools_at(backend.origin), "web_search"), "web_search")
 
 
 def test_a_token_bucket_spreads_requests(backend: Faulty) -> None:
@@ -308,7 +332,7 @@ def test_the_servers_counts_add_up_and_it_keeps_no_fault(backend: Faulty, images
         "crawl_page": ("/crawl_page", {"urls": ["https://lyon.example"]}),
         "visual_inspector": ("/visual_inspector", {"file_path": "a.png"}),
     }
-    faults = ("status_500", "cut_body", "fenced", "other_types", "never")
+    faults = ("status_500", "cut_body", "fenced", "other_types", "hang_up")
     seen: Counter[tuple[str, str]] = Counter()
 
     async def ask_all(origin: str) -> None:

@@ -132,6 +132,22 @@ def test_a_huge_request_is_refused(server: Running) -> None:
     assert (status, found["error"]["kind"]) == (413, "bad_request")
 
 
+def test_a_request_that_drips_in_is_given_up(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("afm.tools.server.app.BODY_S", 0.2)
+
+    async def drip() -> bytes:
+        host, port = server.origin.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /search HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        line = await asyncio.wait_for(reader.readline(), 5)
+        writer.close()
+        return line
+
+    assert asyncio.run(drip()).startswith(b"HTTP/1.1 408")
+
+
 def test_the_token_is_asked_for(index: Path) -> None:
     with running_server(PARAMS.tools, index, token="t0k") as running:
         request = ("/search", {"q": "France"})
@@ -198,7 +214,7 @@ def test_a_failure_reaches_all_who_wait_and_is_not_kept(backend: Faulty) -> None
 def test_a_full_queue_sends_away(backend: Faulty) -> None:
     """64 clients at a tool that takes four at once and lets four wait."""
     backend.fault = "slow_loris"
-    capacity = Capacity(concurrency=4, max_waiting=4, timeout_s=0.5)
+    capacity = Capacity(concurrency=4, max_waiting=4, timeout_s=1.0)
     with running_server(tools_at(backend.origin), None, capacity=capacity) as running:
         replies = post(running.origin, *[("/search", {"q": str(n)}) for n in range(64)])
         kinds = [found["error"]["kind"] for _, found, _ in replies]
