@@ -132,7 +132,13 @@ class PolicyLoop(AgentLoopBase):  # type: ignore[misc]
         return shape(reward, tokens, budget=budget, dapo=self.run_settings.dapo)
 
     def _record_failure(self, trajectory: Trajectory, step: int, error: str) -> None:
-        row = {"step": step, "query_id": trajectory.query_id, "agent": self.agent, "error": error}
+        row = {
+            "step": step,
+            "query_id": trajectory.query_id,
+            "agent": self.agent,
+            "error": error,
+            "tool_facts": [fact.model_dump(mode="json") for fact in trajectory.tool_facts],
+        }
         append_row(self.run_settings.failures, row)
 
 
