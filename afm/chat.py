@@ -30,6 +30,8 @@ class ClientLimits:
     max_tries: int = 4
     max_total_tokens: int | None = None
     """Budget, prompts and completions together [tokens]; no request starts once it is spent."""
+    gives_up: bool = True
+    """Whether a server that is gone is never asked again."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -154,7 +156,7 @@ class ModelClient:
 
     async def chat(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Mapping[str, Any]],
         *,
         max_tokens: int,
         temperature: float,
@@ -163,7 +165,7 @@ class ModelClient:
         """Let a chat model answer; returns the text of its message.
 
         Args:
-            messages: `{"role": ..., "content": ...}` each.
+            messages: `{"role": ..., "content": ...}` each; content may be a list of text and image parts.
             max_tokens: Longest answer [tokens].
             temperature: 0 is greedy.
             more: Other arguments of the openai package's `chat.completions.create`.
@@ -171,8 +173,8 @@ class ModelClient:
         Raises:
             ModelError: no answer after the last try, or the budget is spent.
         """
-        arguments = {"max_tokens": max_tokens, "temperature": temperature, **more}
-        answer = await self._tried(lambda: self._chat_once(messages, arguments))
+        more |= {"max_tokens": max_tokens, "temperature": temperature}
+        answer = await self._tried(lambda: self._chat_once(messages, more))
         if answer.usage is not None:
             self.spent.add(answer.usage.model_dump())
         text = answer.choices[0].message.content if answer.choices else None
@@ -192,7 +194,7 @@ class ModelClient:
                 return await with_retries(usable_attempt, max_tries=self.limits.max_tries)
             except PassingFailure as failure:
                 message = self._named(str(failure))
-                self._dead = message if failure.is_dead else self._dead
+                self._dead = message if failure.is_dead and self.limits.gives_up else self._dead
                 raise ModelError(message) from failure
 
     def _require_usable(self) -> None:
@@ -226,15 +228,22 @@ class ModelClient:
         raise self._refused(response.status, text, waits)
 
     async def _chat_once(
-        self, messages: Sequence[Mapping[str, str]], arguments: Mapping[str, Any]
+        self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]
     ) -> Any:
         import openai
 
         try:
-            return await self._chat_client().chat.completions.create(
-                model=self.endpoint.model, messages=messages, **arguments
-            )
-        except openai.APITimeoutError as error:
+            # openai's own limit is one of each read, and it hands on or raises what it could not parse.
+            async with asyncio.timeout(self.limits.timeout_s):
+                answer = await self._chat_client().chat.completions.create(
+                    model=self.endpoint.model, messages=messages, **arguments
+                )
+            if not isinstance(answer, openai.types.chat.ChatCompletion):
+                raise ValueError(f"no chat completion: {answer!r:.{_QUOTED_CHARS}}")
+            return answer
+        except ValueError as error:
+            raise PassingFailure(f"broken answer: {type(error).__name__}: {error}") from error
+        except (openai.APITimeoutError, TimeoutError) as error:
             raise PassingFailure(f"no answer within {self.limits.timeout_s:g} s") from error
         except openai.APIConnectionError as error:
             raise PassingFailure(

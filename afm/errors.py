@@ -15,6 +15,11 @@ class ModelError(RuntimeError):
 class ToolError(RuntimeError):
     """A tool's backend failed; never turned into an empty observation."""
 
+    def __init__(self, message: str, *, kind: str = "failed") -> None:
+        """Say what failed; `kind` is one of `afm.tools.base.ERROR_KINDS`."""
+        super().__init__(message)
+        self.kind = kind
+
 
 class SandboxError(RuntimeError):
     """The sandbox itself failed, as opposed to the code that ran in it."""

@@ -12,13 +12,14 @@ from afm.errors import ModelError, SandboxError, ToolError
 from afm.params.agents import AgentParams
 from afm.progress import Progress
 from afm.tags import ToolCall, elements, observation_text, parse_steps, pending_call
-from afm.tools.base import Toolbox
+from afm.tools.base import RolloutContext, Toolbox, ToolResult
 from afm.types import (
     Query,
     Segment,
     Step,
     StepKind,
     StopReason,
+    ToolFact,
     Trajectory,
     Usage,
     make_trajectory,
@@ -76,6 +77,7 @@ class _Run:
     limits: Limits
     segments: list[Segment] = field(default_factory=list)
     roles: list[str | None] = field(default_factory=list)
+    facts: list[ToolFact] = field(default_factory=list)
     num_tool_calls: int = 0
     policy_tokens: int = 0
     observation_tokens: int = 0
@@ -111,11 +113,24 @@ class _Run:
         self.roles.extend(action.roles or (None,) * num_steps)
 
     async def _execute(self, call: ToolCall, *, after: str) -> None:
-        result = await self.toolbox.call(call.tool, call.argument)
+        result = await self._answer(call)
         self.num_tool_calls += 1
         text = observation_text(result.text, after=after)
         self.observation_tokens += self.session.observe(text)
         self.segments.append(Segment(text=text, author="environment"))
+
+    async def _answer(self, call: ToolCall) -> ToolResult:
+        """Call the tool and note how that ended."""
+        try:
+            result = await self.toolbox.call(call.tool, call.argument)
+        except (ToolError, SandboxError) as error:
+            kind = error.kind if isinstance(error, ToolError) else "sandbox"
+            self.facts.append(ToolFact(tool=call.tool, status="error", error_kind=kind))
+            raise
+        self.facts.append(
+            ToolFact(tool=call.tool, status=result.status, metadata=dict(result.metadata))
+        )
+        return result
 
     def steps(self) -> tuple[Step, ...]:
         roles = iter(self.roles)
@@ -166,7 +181,9 @@ async def rollout(
     Raises:
         UserError: the toolbox lacks a tool of the agent.
     """
-    run = _Run(session=session, toolbox=toolbox, tools=agent_params.tools, limits=limits)
+    scope = f"{agent}/{policy}/{query.query_id}/{sample_index}/{seed}"
+    own = toolbox.for_rollout(RolloutContext(scope=scope, question=query.question))
+    run = _Run(session=session, toolbox=own, tools=agent_params.tools, limits=limits)
     stop_reason, error = await _finish(run)
     return make_trajectory(
         query_id=query.query_id,
@@ -181,6 +198,7 @@ async def rollout(
         stop_reason=stop_reason,
         num_tool_calls=run.num_tool_calls,
         usage=run.usage(prompt_tokens),
+        tool_facts=tuple(run.facts),
         error=error,
     )
 

@@ -133,6 +133,18 @@ class Usage(Row):
     """Tokens that tools wrote."""
 
 
+class ToolFact(Row):
+    """How one tool call of a rollout ended; the observation's text is a step."""
+
+    tool: str
+    status: Literal["ok", "empty", "error"]
+    """`empty`: the backend works and knows nothing. An `error` ends the rollout."""
+    error_kind: str | None = None
+    """For `error`, one of `afm.tools.base.ERROR_KINDS`."""
+    metadata: dict[str, str] = {}
+    """What the text does not tell, for instance that another backend had to answer."""
+
+
 class Trajectory(Row):
     """One finished run of a policy or teacher on a query."""
 
@@ -151,6 +163,8 @@ class Trajectory(Row):
     stop_reason: StopReason
     num_tool_calls: int
     usage: Usage
+    tool_facts: tuple[ToolFact, ...] = ()
+    """One per tool call, in order; a failed call is the last."""
     error: str | None = None
     """What failed, when `stop_reason` is `failed`."""
 

@@ -62,6 +62,9 @@ COMMANDS = {
         "add_arguments",
         "the whole pipeline at scale smoke, in a copy",
     ),
+    "serve-tools": Command(
+        "flows.commands.serve_tools", "run", "add_arguments", "the agents' tools over HTTP"
+    ),
     "closure": Command(
         "flows.commands.closure", "run", "add_arguments", "code dependencies in dvc.yaml"
     ),

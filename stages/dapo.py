@@ -6,6 +6,7 @@ from pathlib import Path
 from afm.errors import UserError
 from afm.jsonl import read_rows, write_json
 from afm.params.agents import AgentsParams
+from afm.params.backends import ToolsParams
 from afm.params.scales import DapoParams, PromptStyle, ServeParams
 from afm.params.tools import SandboxParams
 from afm.training.verl.checkpoints import step_folder
@@ -23,6 +24,7 @@ class Params:
     """Sections that the stage reads."""
 
     agents: AgentsParams
+    tools: ToolsParams
     sandbox: SandboxParams
     prompt: PromptStyle = field(metadata={"key": "scales.{scale}.prompt"})
     dapo: DapoParams = field(metadata={"key": "scales.{scale}.dapo"})
@@ -69,10 +71,12 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
 def _settings(params: Params, inputs: Inputs, context: Context) -> DapoRun:
     return DapoRun(
         agent=context.agent,
+        scale=context.scale,
         model=inputs.model.resolve(),
         queries=inputs.queries.resolve(),
         index=inputs.index.resolve(),
         agents=params.agents.root,
+        tools=params.tools,
         sandbox=params.sandbox,
         prompt=params.prompt.root,
         dapo=params.dapo.for_agent(context.agent),

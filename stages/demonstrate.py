@@ -5,6 +5,7 @@ from pathlib import Path
 
 from afm.jsonl import read_rows, write_json, write_rows
 from afm.params.agents import AgentParams
+from afm.params.backends import ToolsParams
 from afm.params.evaluation import EvaluateParams
 from afm.params.rollout import TeacherParams
 from afm.params.tools import SandboxParams
@@ -22,6 +23,7 @@ class Params:
     """Sections that the stage reads."""
 
     agent: AgentParams = field(metadata={"key": "agents.{agent}"})
+    tools: ToolsParams
     sandbox: SandboxParams
     teacher: TeacherParams
     evaluate: EvaluateParams
@@ -53,8 +55,10 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
         agent=context.agent,
         agent_params=params.agent,
         teacher=flawless(params.teacher),
+        tools=params.tools,
         sandbox=params.sandbox,
         index=inputs.index,
+        cell=f"demonstrate@{context.agent}",
         num_samples=1,
         seed=params.evaluate.seed,
         concurrency=CONCURRENCY,

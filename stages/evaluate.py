@@ -15,13 +15,15 @@ from afm.jsonl import read_rows, write_json, write_rows
 from afm.metrics import mean
 from afm.model_files import load_tokenizer, resolve_model
 from afm.params.agents import AgentParams
+from afm.params.backends import ToolsParams
 from afm.params.evaluation import EvaluateParams
 from afm.params.scales import PromptStyle, ServeParams
 from afm.params.tools import SandboxParams
 from afm.rollout import Limits
 from afm.serving_client import with_served_model
 from afm.sessions import Decoding, prompt_ids
-from afm.tools import open_toolbox
+from afm.tools.assembly import assemble_toolbox
+from afm.tools.facts import count_calls
 from afm.types import Query, StopReason, Trajectory
 from stages._stage import Context, Stage, main
 
@@ -34,6 +36,7 @@ class Params:
     """Sections of params.yaml."""
 
     agent: AgentParams = field(metadata={"key": "agents.{agent}"})
+    tools: ToolsParams
     sandbox: SandboxParams
     evaluate: EvaluateParams
     prompt: PromptStyle = field(metadata={"key": "scales.{scale}.prompt"})
@@ -119,7 +122,13 @@ def evaluator_of(
             max_tool_calls=params.agent.max_tool_calls,
             max_response_tokens=params.serve.max_response_tokens,
         ),
-        toolbox=open_toolbox(params.agent, params.sandbox, inputs.index),
+        toolbox=assemble_toolbox(
+            params.agent,
+            params.sandbox,
+            params.tools,
+            inputs.index,
+            cell=f"evaluate@{context.agent}-{context.scale}-{context.variant}",
+        ),
         donors=Donors(queries, params.evaluate.seed),
         partial=PartialRecords(context.scratch / PARTIAL),
         failures=FailureLimit(
@@ -145,6 +154,7 @@ def summarise(records: Sequence[Trajectory]) -> dict[str, float]:
         "evaluate/policy_tokens_mean": mean([record.usage.policy_tokens for record in own]),
         "evaluate/policy_tokens": sum(record.usage.policy_tokens for record in records),
         "evaluate/observation_tokens": sum(r.usage.observation_tokens for r in records),
+        **count_calls(records, prefix="evaluate"),
     } | {f"evaluate/stop/{reason}": reasons[reason] for reason in StopReason}
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from afm.jsonl import read_rows, write_json, write_rows
 from afm.params.agents import AgentParams
+from afm.params.backends import ToolsParams
 from afm.params.rollout import RolloutParams, TeacherParams
 from afm.params.tools import SandboxParams
 from afm.teachers.demonstrate import Setting, demonstrate, measure, require_few_failures
@@ -17,6 +18,7 @@ class Params:
     """Sections that the stage reads."""
 
     agent: AgentParams = field(metadata={"key": "agents.{agent}"})
+    tools: ToolsParams
     sandbox: SandboxParams
     teacher: TeacherParams
     rollout: RolloutParams
@@ -50,8 +52,10 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
         agent=context.agent,
         agent_params=params.agent,
         teacher=params.teacher,
+        tools=params.tools,
         sandbox=params.sandbox,
         index=inputs.index,
+        cell=f"rollout@{context.agent}",
         num_samples=params.rollout.num_samples,
         seed=params.rollout.seed,
         concurrency=params.rollout.concurrency,

@@ -48,7 +48,7 @@ AGENTS: dict[str, Agent] = {
     "web": Agent(
         name="web",
         grammars=("double_check",),
-        tools=("web_search", "crawl_page"),
+        tools=("web_search", "crawl_page", "visual_inspector"),
         short="Answer with web tools.",
         task="You answer hard questions by searching the web and reading pages.",
         answer="The answer is as short as possible: a name, a number, a date.",

@@ -13,6 +13,10 @@ FUNCTIONS = {
         "run Python. The body is one ```py fence that prints what you need, and, where the program "
         "reads input, a ```sh fence with that input."
     ),
+    "visual_inspector": (
+        "look at an image. The body is one ```json fence with file_path, a path or an address, and "
+        "optionally question."
+    ),
     "observation": "what a tool answered. It is given to you: never write it yourself.",
     "reflection": (
         "judge your progress. Rate information conflict, tool effectiveness and trajectory "

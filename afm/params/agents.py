@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field, RootModel
 
 from afm.params._model import AgentName, Positive, PositiveFloat, Section
 
-ToolName = Literal["wiki_search", "web_search", "crawl_page", "code"]
+ToolName = Literal["wiki_search", "web_search", "crawl_page", "code", "visual_inspector"]
 
 
 class AgentParams(Section):

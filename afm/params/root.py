@@ -8,6 +8,7 @@ from pydantic import model_validator
 
 from afm.params._model import AgentName, Section
 from afm.params.agents import AgentParams
+from afm.params.backends import ToolsParams
 from afm.params.endpoints import EndpointName, EndpointParams
 from afm.params.evaluation import EvaluateParams, ReportParams, ScoreParams
 from afm.params.filter import FilterParams
@@ -31,6 +32,7 @@ class Params(Section):
     run: RunParams
     prepare: PrepareParams
     agents: dict[AgentName, AgentParams]
+    tools: ToolsParams
     sandbox: SandboxParams
     endpoints: dict[EndpointName, EndpointParams]
     teacher: TeacherParams

@@ -11,6 +11,7 @@ from afm.agents import user_message
 from afm.errors import UserError
 from afm.ids import derived_seed
 from afm.params.agents import AgentParams
+from afm.params.backends import ToolsParams
 from afm.params.rollout import TeacherParams
 from afm.params.tools import SandboxParams
 from afm.progress import Progress
@@ -18,7 +19,9 @@ from afm.rollout import Limits, rollout, run_many
 from afm.teachers import Teacher, open_teacher
 from afm.teachers.pieces import count_pieces
 from afm.teachers.script import MISTAKES
-from afm.tools import Toolbox, open_toolbox
+from afm.tools.assembly import assemble_toolbox
+from afm.tools.base import Toolbox
+from afm.tools.facts import count_calls
 from afm.types import Query, StopReason, Trajectory
 
 Metrics = dict[str, float]
@@ -45,8 +48,11 @@ class Setting:
     agent: str
     agent_params: AgentParams
     teacher: TeacherParams
+    tools: ToolsParams
     sandbox: SandboxParams
     index: Path
+    cell: str
+    """Stage cell, for instance `rollout@web`."""
     num_samples: int
     """Demonstrations per query."""
     seed: int
@@ -62,7 +68,9 @@ def demonstrate(setting: Setting, queries: Sequence[Query]) -> list[Demonstratio
         SandboxError: the code tool's sandbox does not isolate on this machine.
     """
     teacher = open_teacher(setting.teacher, setting.agent_params, queries)
-    toolbox = open_toolbox(setting.agent_params, setting.sandbox, setting.index)
+    toolbox = assemble_toolbox(
+        setting.agent_params, setting.sandbox, setting.tools, setting.index, cell=setting.cell
+    )
     jobs = [
         functools.partial(_one, setting, teacher, toolbox, query, sample_index)
         for query in queries
@@ -129,6 +137,7 @@ def measure(done: Sequence[Demonstration], *, prefix: str) -> Metrics:
         f"{prefix}/tool_calls_mean": _mean([t.num_tool_calls for t in finished]),
         f"{prefix}/policy_tokens_mean": _mean([t.usage.policy_tokens for t in finished]),
         f"{prefix}/observation_tokens_mean": _mean([t.usage.observation_tokens for t in finished]),
+        **count_calls((d.trajectory for d in done), prefix=prefix),
         **{f"{prefix}/mistakes/{name}": counts[name] for name in MISTAKES},
     }
 

@@ -17,6 +17,8 @@ _WORD = re.compile(r"[^\W_]+(?:['’.\-][^\W_]+)*")
 _TITLE_WEIGHT = 2
 """How often the title counts: the page about a thing should beat pages that mention it."""
 _PASSAGES = "passages.jsonl"
+PAGE_HOST = "pages.example"
+"""Host of every page of a corpus; of a domain that is reserved and never resolves."""
 
 
 def words(text: str) -> list[str]:
@@ -26,7 +28,7 @@ def words(text: str) -> list[str]:
 
 def page_url(title: str) -> str:
     """Return the address under which `crawl_page` knows the passages with this title."""
-    return "https://pages.example/" + "_".join(re.findall(r"\w+", title))
+    return f"https://{PAGE_HOST}/" + "_".join(re.findall(r"\w+", title))
 
 
 def build_index(passages: Iterable[Passage], out: Path) -> None:
@@ -70,12 +72,16 @@ class Index:
 
     def search(self, query: str, top_k: int) -> list[Passage]:
         """Return the best passages that share a word with the query; ties in corpus order."""
+        return [passage for passage, _ in self.scored(query, top_k)]
+
+    def scored(self, query: str, top_k: int) -> list[tuple[Passage, float]]:
+        """Return what `search` does, with the BM25 scores."""
         known = [word for word in words(query) if word in self._bm25.vocab_dict]
         if not known:
             return []
         scores = self._bm25.get_scores(known)
         best = np.argsort(-scores, kind="stable")[:top_k]
-        return [self.passages[i] for i in best if scores[i] > 0]
+        return [(self.passages[i], float(scores[i])) for i in best if scores[i] > 0]
 
     def page(self, url: str) -> list[Passage]:
         """Return the passages at an address; none if it is unknown."""

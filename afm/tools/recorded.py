@@ -1,9 +1,10 @@
 """A toolbox that answers with given observations, whatever is asked."""
 
 from collections.abc import Sequence
+from typing import Self
 
 from afm.errors import UserError
-from afm.tools.base import ToolResult
+from afm.tools.base import RolloutContext, ToolResult
 
 
 class RecordedToolbox:
@@ -23,6 +24,10 @@ class RecordedToolbox:
             raise UserError("a recorded toolbox needs at least one observation")
         self._observations = tuple(observations)
         self._calls = 0
+
+    def for_rollout(self, _about: RolloutContext) -> Self:
+        """Return itself: it is made for one rollout."""
+        return self
 
     async def call(self, tool: str, argument: str) -> ToolResult:
         """Return the next observation; see `Toolbox`."""

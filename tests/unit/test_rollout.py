@@ -9,7 +9,7 @@ import pytest
 from afm.errors import ModelError, SandboxError, ToolError
 from afm.params.agents import AgentParams
 from afm.rollout import Action, Limits, rollout, run_many
-from afm.tools.base import ToolResult
+from afm.tools.base import RolloutContext, ToolResult
 from afm.types import Query, StopReason, Trajectory, make_query
 
 CALL = "<think>s</think>\n<wiki_search>\nq{}\n</wiki_search>"
@@ -64,6 +64,9 @@ class Tools:
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
         self.calls: list[tuple[str, str]] = []
+
+    def for_rollout(self, _about: RolloutContext) -> "Tools":
+        return self
 
     async def call(self, tool: str, argument: str) -> ToolResult:
         self.calls.append((tool, argument))

@@ -33,6 +33,7 @@ def run_rollout(inputs: rollout.Inputs, folder: Path, max_failed_share: float = 
     limits = {"num_samples": 8, "max_failed_share": max_failed_share}
     params = rollout.Params(
         agent=PARAMS.agents["mhqa"],
+        tools=PARAMS.tools,
         sandbox=PARAMS.sandbox,
         teacher=PARAMS.teacher,
         rollout=PARAMS.rollout.model_copy(update=limits),
@@ -129,6 +130,7 @@ def test_demonstrate_from_the_command_line(inputs: rollout.Inputs, tmp_path: Pat
 def test_a_missing_split_is_named(inputs: rollout.Inputs, tmp_path: Path) -> None:
     params = demonstrate.Params(
         agent=PARAMS.agents["mhqa"],
+        tools=PARAMS.tools,
         sandbox=PARAMS.sandbox,
         teacher=PARAMS.teacher,
         evaluate=PARAMS.evaluate,

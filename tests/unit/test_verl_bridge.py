@@ -32,8 +32,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     write_rows(scratch / "queries.jsonl", fixture_queries("mhqa"))
     dapo = smoke.dapo.model_copy(update={"fixture_agents": ("web", "code")})
     run = DapoRun(
-        agent="mhqa", model=Path("models/tiny-base").resolve(), queries=scratch / "queries.jsonl",
-        index=scratch / "index", agents=params.agents, sandbox=params.sandbox, prompt=smoke.prompt,
+        agent="mhqa", scale="smoke", model=Path("models/tiny-base").resolve(), queries=scratch / "queries.jsonl",
+        index=scratch / "index", agents=params.agents, tools=params.tools,
+        sandbox=params.sandbox, prompt=smoke.prompt,
         dapo=dapo, serve=smoke.serve, scratch=scratch, steps=scratch / "steps.jsonl",
     )  # fmt: skip
     done = subprocess.run(

@@ -16,8 +16,8 @@ def make_run(scale: str, **changes: Any) -> DapoRun:
     chosen = params.scales[scale]
     scratch = Path("scratch")
     return DapoRun(
-        agent="mhqa", model=Path("m"), queries=Path("q.jsonl"), index=Path("i"), agents=params.agents,
-        sandbox=params.sandbox, prompt=chosen.prompt, dapo=chosen.dapo.model_copy(update=changes),
+        agent="mhqa", scale="tiny", model=Path("m"), queries=Path("q.jsonl"), index=Path("i"), agents=params.agents,
+        tools=params.tools, sandbox=params.sandbox, prompt=chosen.prompt, dapo=chosen.dapo.model_copy(update=changes),
         serve=chosen.serve, scratch=scratch, steps=scratch / "steps.jsonl",
     )  # fmt: skip
 

@@ -19,7 +19,8 @@ from afm.params.agents import AgentParams
 from afm.rewards import score_trajectory
 from afm.rollout import Limits, rollout
 from afm.sessions import prompt_ids
-from afm.tools import Toolbox, open_toolbox
+from afm.tools.assembly import assemble_toolbox
+from afm.tools.base import Toolbox
 from afm.training.verl.journal import append_row
 from afm.training.verl.reward import Scored, extra_info, shape
 from afm.training.verl.run import DapoRun, current_run
@@ -31,7 +32,13 @@ from afm.types import Query, StopReason, Trajectory
 def _toolbox(agent: str) -> Toolbox:
     run = current_run()
     index = run.index_of(agent)
-    return open_toolbox(run.agents[agent], run.sandbox, index if index.exists() else None)  # type: ignore[index]
+    return assemble_toolbox(
+        run.agents[agent],  # type: ignore[index]
+        run.sandbox,
+        run.tools,
+        index if index.exists() else None,
+        cell=f"dapo@{run.agent}-{run.scale}",
+    )
 
 
 @cache
@@ -125,7 +132,13 @@ class PolicyLoop(AgentLoopBase):  # type: ignore[misc]
         return shape(reward, tokens, budget=budget, dapo=self.run_settings.dapo)
 
     def _record_failure(self, trajectory: Trajectory, step: int, error: str) -> None:
-        row = {"step": step, "query_id": trajectory.query_id, "agent": self.agent, "error": error}
+        row = {
+            "step": step,
+            "query_id": trajectory.query_id,
+            "agent": self.agent,
+            "error": error,
+            "tool_facts": [fact.model_dump(mode="json") for fact in trajectory.tool_facts],
+        }
         append_row(self.run_settings.failures, row)
 
 

@@ -11,6 +11,7 @@ from afm.ids import content_id
 from afm.jsonl import read_json, read_rows, write_json
 from afm.params._model import AgentName
 from afm.params.agents import AgentParams
+from afm.params.backends import ToolsParams
 from afm.params.scales import DapoParams, ServeParams
 from afm.params.tools import SandboxParams
 from afm.training.verl.fixtures import fixture_queries
@@ -26,6 +27,7 @@ class DapoRun(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     agent: AgentName
+    scale: str
     model: Path
     """Hugging Face folder of the policy to start from."""
     queries: Path
@@ -33,6 +35,7 @@ class DapoRun(BaseModel):
     index: Path
     """Search index of the agent's tools."""
     agents: dict[AgentName, AgentParams]
+    tools: ToolsParams
     sandbox: SandboxParams
     prompt: str
     """Wording of the agents' instructions."""
@@ -118,7 +121,7 @@ class DapoRun(BaseModel):
         """Hash what a checkpoint depends on, so that no run resumes another run's checkpoint."""
         rows = [row.query_id for row in read_rows(self.queries, Query)]
         fields = self.model_dump(
-            mode="json", include={"agent", "agents", "sandbox", "prompt", "dapo"}
+            mode="json", include={"agent", "agents", "tools", "sandbox", "prompt", "dapo"}
         )
         return content_id([fields, rows])
 
