@@ -21,7 +21,14 @@ from tests.cluster.world import GPU, Answer, World
 def test_a_service_account_may_what_its_roles_say(world: World) -> None:
     bound = World(api=world.api, namespace="afm", image=IMAGE, tmp=world.tmp).bound()
     review = {
-        "spec": {"resourceAttributes": {"verb": "create", "resource": "jobs", "namespace": "afm"}}
+        "spec": {
+            "resourceAttributes": {
+                "verb": "create",
+                "group": "batch",
+                "resource": "jobs",
+                "namespace": "afm",
+            }
+        }
     }
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     assert bound.request("POST", path, review)["status"]["allowed"]
