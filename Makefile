@@ -21,6 +21,7 @@ test: envs ## every test that this machine can run (ARGS for pytest; WORKERS=1 o
 	@$(PYTHON) -m pytest -m "not soak" -n $(WORKERS) --dist loadscope $(ARGS)
 
 # Without KUBECONFIG the double stands in, and the output says so. AFM_TEST_IMAGE: any image with `python` on its PATH.
+# AFM_TEST_SHARED: a folder with this checkout that the nodes see at the same path; then the smoke run is included.
 test-cluster: envs ## how a cluster behaves, against the one of KUBECONFIG=... (ARGS for pytest)
 	@KUBECONFIG='$(KUBECONFIG)' $(PYTHON) -m tests.cluster.run $(ARGS)
 
