@@ -170,7 +170,7 @@ def assert_a_verdict_in_time(jobs: list[dict[str, Any]], told: str) -> None:
     assert is_finished(jobs[-1]) or jobs[-1]["change"] == "DELETED", told
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_storm(tmp_path: Path, seed: int) -> None:
     weather(tmp_path, seed)
 
