@@ -67,6 +67,7 @@ def test_two_stages_at_once_share_one_endpoint_which_ends_with_the_last(toy: End
     assert used["cost"] == pytest.approx(6.0), "6 prompt tokens at a price of 1 each"
 
 
+@pytest.mark.soak
 def test_a_killed_submit_leaves_the_endpoint_and_the_next_ends_it(toy: EndpointToy) -> None:
     toy.set_rows(3)
     toy.commit()
