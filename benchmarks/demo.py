@@ -11,7 +11,7 @@ from pathlib import Path
 
 from afm.jsonl import read_json
 from benchmarks._figures import Figure, at_least, at_most, print_figures
-from flows.dag import read_lock
+from flows.lock_file import read_lock
 from flows.records import read_records
 
 CELL = "mhqa-tiny"

@@ -3,7 +3,6 @@
 import os
 import platform
 import socket
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 from afm.jsonl import read_json, write_json
 from flows.executors import Outcome, OutcomeKind
-from flows.git import LOCK
+from flows.git import git_output
+from flows.lock_file import LOCK
 from flows.records import Record, sealed
 from stages._stage import EXIT_FILE
 
@@ -21,6 +21,10 @@ ATTEMPT = "attempt.json"
 FACTS = "facts.json"
 READS = "reads.json"
 """File in scratch with the md5 of every input by path: what must stay while the job runs."""
+
+
+_CHANGES = ("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{LOCK}")
+"""What makes a tree dirty; dvc.lock grows while a run goes on."""
 
 
 class Attempt(BaseModel):
@@ -44,7 +48,7 @@ class Attempt(BaseModel):
 
 def begin_attempt(scratch: Path, cell: str, root: Path, executor: str) -> None:
     """Keep what is known now."""
-    commit = _git(root, "rev-parse", "HEAD")
+    commit = git_output(root, ["rev-parse", "HEAD"])
     attempt = Attempt(
         cell=cell,
         executor=executor,
@@ -53,9 +57,7 @@ def begin_attempt(scratch: Path, cell: str, root: Path, executor: str) -> None:
         pid=os.getpid(),
         python=platform.python_version(),
         git_commit=commit,
-        git_dirty=bool(
-            _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", f":!{LOCK}")
-        ),
+        git_dirty=bool(git_output(root, _CHANGES)),
         pipeline_run=os.environ.get("AFM_PIPELINE_RUN"),
     )
     (scratch / FACTS).unlink(missing_ok=True)
@@ -105,12 +107,3 @@ def _ended(scratch: Path) -> float:
     """When the stage wrote its exit code: whoever records it may come much later."""
     path = scratch / EXIT_FILE
     return path.stat().st_mtime if path.exists() else time.time()
-
-
-def _git(root: Path, *words: str) -> str | None:
-    """Return what git prints, or None where there is no git or no repository."""
-    try:
-        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True)
-    except FileNotFoundError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -6,7 +6,6 @@ HEAD, the index and the files of the checkout stay as they are: commits are made
 content of dvc.lock with the cells sorted, so that branches of runs compare well.
 """
 
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Set
@@ -17,7 +16,8 @@ import yaml
 
 from afm.errors import UserError
 from flows.commands._dvc import dvc
-from flows.git import LOCK, git, require_clean
+from flows.git import git, git_output, require_clean
+from flows.lock_file import LOCK
 from flows.records import read_records
 from flows.workspace import LINEAGE, home_of
 
@@ -134,8 +134,7 @@ class RunBranch:
             return self._git("write-tree", variables=index)
 
     def _configured(self, key: str) -> bool:
-        done = subprocess.run(["git", "config", key], cwd=self._root, capture_output=True)
-        return done.returncode == 0
+        return git_output(self._root, ["config", key]) is not None
 
     def _git(
         self, *words: str, stdin: str | None = None, variables: Mapping[str, str] | None = None

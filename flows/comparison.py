@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from afm.errors import UserError
-from flows.commands._dvc import lock_entries
 from flows.contents import Difference, compare_files, compare_rows
 from flows.hashing import Hasher
+from flows.lock_file import read_lock
 
 SAMPLED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "screen": {
@@ -100,7 +100,7 @@ def read_run(root: Path, only: Sequence[str] = ()) -> Run:
     """
     if not (root / "dvc.yaml").is_file() or not (root / "params.yaml").is_file():
         raise UserError(f"{root} is not a checkout: it has no dvc.yaml and params.yaml")
-    entries = lock_entries(root)
+    entries = read_lock(root)
     if not entries:
         raise UserError(
             f"nothing has run in {root}: its dvc.lock is missing or empty; run it first"

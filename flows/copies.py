@@ -1,11 +1,12 @@
 """A second checkout beside this one, with other params: the smoke run and tests must not touch the user's own."""
 
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 from flows.commands.params import set_params
+from flows.git import git
+from flows.lock_file import LOCK
 
 SMOKE = {
     "run.scales": "[smoke]",
@@ -18,10 +19,6 @@ SMOKE = {
 """The same graph on the scale `smoke`, with few queries."""
 
 
-LOCK = "dvc.lock"
-"""What has run in a checkout; a copy has a history of its own."""
-
-
 def make_copy(root: Path, target: Path, settings: Mapping[str, str]) -> None:
     """Make or refresh a checkout of the working tree of `root`, with params set; its environments are ours.
 
@@ -31,31 +28,22 @@ def make_copy(root: Path, target: Path, settings: Mapping[str, str]) -> None:
         UserError: a setting does not fit params.yaml.
     """
     target.mkdir(parents=True, exist_ok=True)
-    names = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+    names = git(root, ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).split("\0")
     wanted = {name for name in names if name and (root / name).is_file()} - {LOCK}
     if (target / ".git").exists():
-        for name in set(_git(target, "ls-files", "-z").split("\0")) - wanted - {"", LOCK}:
+        for name in set(git(target, ["ls-files", "-z"]).split("\0")) - wanted - {"", LOCK}:
             (target / name).unlink(missing_ok=True)
     else:
-        _git(target, "init", "-q")
+        git(target, ["init", "-q"])
     for name in wanted:
         _refresh(root / name, target / name)
     for environment in root.glob(".venv*"):
         if not (target / environment.name).exists():
             (target / environment.name).symlink_to(environment.resolve())
     set_params(target / "params.yaml", [f"{key}={value}" for key, value in settings.items()])
-    _git(target, "add", "-A")
-    _git(
-        target,
-        "-c",
-        "user.name=afm",
-        "-c",
-        "user.email=afm@localhost",
-        "commit",
-        "-qm",
-        "copy",
-        "--allow-empty",
-    )
+    git(target, ["add", "-A"])
+    author = ["-c", "user.name=afm", "-c", "user.email=afm@localhost"]
+    git(target, [*author, "commit", "-qm", "copy", "--allow-empty"])
 
 
 def _refresh(source: Path, target: Path) -> None:
@@ -63,9 +51,3 @@ def _refresh(source: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
         shutil.copy2(source, target)
-
-
-def _git(root: Path, *words: str) -> str:
-    return subprocess.run(
-        ["git", *words], cwd=root, check=True, capture_output=True, text=True
-    ).stdout

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from afm.errors import UserError
 
 
@@ -119,16 +117,6 @@ def _yaml_read_once() -> Iterator[None]:
         yield
     finally:
         LOADERS[".yaml"] = load
-
-
-def read_lock(root: Path) -> dict[str, Any]:
-    """Return the entries of dvc.lock by cell, or none where nothing has run yet."""
-    path = root / "dvc.lock"
-    if not path.exists():
-        return {}
-    lock = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    entries: dict[str, Any] = lock.get("stages", {})
-    return entries
 
 
 def _cell(address: str) -> str:

@@ -124,7 +124,7 @@ def _result_lines(rows: Sequence[ResultRow]) -> list[str]:
 
 
 def _time_lines(root: Path) -> list[str]:
-    from flows.dag import read_lock
+    from flows.lock_file import read_lock
     from flows.records import read_records
 
     records = {record.cell: record for record in read_records(home_of(root))}

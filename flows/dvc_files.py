@@ -19,6 +19,7 @@ import yaml
 
 from afm.jsonl import write_text
 from flows.executors.processes import is_alive
+from flows.lock_file import LOCK
 
 POLL_S = 0.05
 LOCK_WAIT_S = 20.0
@@ -58,7 +59,7 @@ def mend(root: Path) -> list[str]:
     done = []
     folder = root / ".dvc" / "tmp"
     with _held(folder / "lock") as held:
-        done += [_mend_lock_file(root / "dvc.lock")] if held else []
+        done += [_mend_lock_file(root / LOCK)] if held else []
     with _held(folder / "rwlock.lock") as held:
         done += [_mend_path_locks(folder / "rwlock")] if held else []
     return [line for line in done if line]

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from afm.errors import UserError
+from flows.lock_file import LOCK
 
-LOCK = "dvc.lock"
-"""Grows while a run goes on; what it holds is no source of a result."""
+UNATTENDED = {"GIT_TERMINAL_PROMPT": "0"}
+"""No question for a password: nobody is there to answer it."""
 
 
 def git(
@@ -28,7 +29,7 @@ def git(
     Raises:
         UserError: it failed; quotes its message.
     """
-    environment = {**os.environ, **(variables or {})}
+    environment = {**os.environ, **UNATTENDED, **(variables or {})}
     done = subprocess.run(
         ["git", *words], cwd=root, input=stdin, capture_output=True, text=True, env=environment
     )
@@ -37,8 +38,30 @@ def git(
     return done.stdout.rstrip()
 
 
+def git_output(root: Path, words: Sequence[str], timeout_s: float | None = None) -> str | None:
+    """Return what git prints, without white space at the end; None where it fails, as without a repository."""
+    found = git_bytes(root, words, timeout_s)
+    return None if found is None else found.decode("utf-8", errors="replace").rstrip()
+
+
+def git_bytes(root: Path, words: Sequence[str], timeout_s: float | None = None) -> bytes | None:
+    """Return the bytes that git prints; None where it fails, takes longer than `timeout_s`, or is not installed."""
+    try:
+        done = subprocess.run(
+            ["git", *words],
+            cwd=root,
+            env={**os.environ, **UNATTENDED},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
 def changed_files(root: Path, *, untracked: bool) -> list[str]:
-    """Name the files that differ from the commit, dvc.lock apart."""
+    """Name the files that differ from the commit, dvc.lock apart: it grows while a run goes on, and is no source."""
     which = "normal" if untracked else "no"
     lines = git(root, ["status", "--porcelain", f"--untracked-files={which}"]).splitlines()
     return sorted(path for path in (line[3:] for line in lines) if path != LOCK)

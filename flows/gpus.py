@@ -8,8 +8,9 @@ from afm.errors import UserError
 from afm.params.root import Params, read_params
 from flows.commands._dvc import changed
 from flows.commands.accept import prove
-from flows.dag import Cell, Plan, read_lock
+from flows.dag import Cell, Plan
 from flows.executors.cluster.settings import Settings, read_settings
+from flows.lock_file import read_lock
 from flows.records import Record, read_records
 from flows.workspace import home_of
 from stages._closure import is_code

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from afm.errors import UserError
 from afm.jsonl import read_json
-from flows.dag import read_lock
 from flows.git import git
+from flows.lock_file import read_lock
 from flows.records import Record, digest, read_records, write_record
 from flows.store import RECORD
 from flows.workspace import LINEAGE, home_of

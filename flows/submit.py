@@ -94,6 +94,8 @@ def _obtain(submission: Submission, lock: IdentityLock, followed: bool) -> Manif
     else:
         written = submission.store.partial(submission.identity).exists()
         outcome = submission.executor.previous(job) if written else None
+        if outcome is not None and outcome.kind is OutcomeKind.SUCCEEDED:
+            submission.say("taking the result of a job that ended while nobody followed it")
     if outcome is None or (outcome.kind is not OutcomeKind.SUCCEEDED and not followed):
         submission.check_unchanged()
         outcome = _run(submission, lock)

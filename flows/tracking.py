@@ -1,10 +1,10 @@
 """Which MLflow a checkout logs to, and under which name; asked without loading it."""
 
 import os
-import subprocess
 from pathlib import Path
 
 from afm.params.root import read_params
+from flows.git import git_output
 from flows.workspace import home_of
 
 
@@ -18,7 +18,4 @@ def study_name(root: Path) -> str:
     study = read_params(root / "params.yaml").run.study
     if study:
         return study
-    branch = subprocess.run(
-        ["git", "symbolic-ref", "--short", "-q", "HEAD"], cwd=root, capture_output=True, text=True
-    )
-    return branch.stdout.strip() or "detached"
+    return git_output(root, ["symbolic-ref", "--short", "-q", "HEAD"]) or "detached"

@@ -4,7 +4,7 @@ import hashlib
 import subprocess
 from pathlib import Path
 
-from flows.audit.history import git_bytes, git_output
+from flows.git import git_bytes, git_output
 
 
 class Blobs:

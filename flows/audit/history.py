@@ -12,10 +12,11 @@ import yaml
 from pydantic import ValidationError
 
 from flows.audit.runs import Run, run_of_record
+from flows.git import git_output
+from flows.lock_file import LOCK
 from flows.records import Record
 from flows.store import RECORD
 
-LOCK = "dvc.lock"
 CHUNK = 100
 """Versions of dvc.lock that are in memory at once."""
 _ENTRY = re.compile(r"^  [^\s#].*:$", re.MULTILINE)
@@ -133,21 +134,6 @@ def _cat(root: Path, blobs: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 def git_blob(content: bytes) -> str:
     """Return the name that git gives to a file's content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-
-
-def git_output(root: Path, words: Sequence[str]) -> str | None:
-    """Return what git prints; None where it fails or there is no repository."""
-    found = git_bytes(root, words)
-    return None if found is None else found.decode("utf-8", errors="replace")
-
-
-def git_bytes(root: Path, words: Sequence[str]) -> bytes | None:
-    """Return the bytes that git prints; None where it fails or there is no repository."""
-    try:
-        done = subprocess.run(["git", *words], cwd=root, capture_output=True)
-    except FileNotFoundError:
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def _md5(path: Path) -> str:

@@ -1,6 +1,5 @@
 """What DVC's cache and remote must keep beside what DVC itself can tell: jobs, last results, models with an alias."""
 
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from afm.errors import UserError
 from afm.jsonl import read_json
 from flows.attempts import READS
 from flows.executors import ClusterError, make_executor
-from flows.git import git
+from flows.git import git, git_output
 from flows.jobs import UNKNOWN, list_jobs
 from flows.records import read_records
 from flows.store import Store
@@ -114,8 +113,7 @@ def _revisions(root: Path) -> list[str]:
 
 def _is_commit(root: Path, name: str) -> bool:
     """Tell a commit from a tag on a file, and from the zeros of a branch without one."""
-    done = subprocess.run(["git", "cat-file", "-t", name], cwd=root, capture_output=True, text=True)
-    return done.stdout.strip() == "commit"
+    return git_output(root, ["cat-file", "-t", name]) == "commit"
 
 
 def _checkouts(root: Path) -> list[Path]:

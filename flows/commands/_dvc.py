@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from afm.errors import UserError
 from flows.environment import quiet_environment
 
@@ -37,16 +35,6 @@ def status(root: Path, *words: str) -> dict[str, list[Any]]:
     """Return what DVC finds changed, by cell."""
     changes: dict[str, list[Any]] = json.loads(dvc(root, "status", "--json", *words) or "{}")
     return changes
-
-
-def lock_entries(root: Path) -> dict[str, Any]:
-    """Return the entries of dvc.lock by cell; empty where nothing has run."""
-    path = root / "dvc.lock"
-    if not path.exists():
-        return {}
-    lock = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    entries: dict[str, Any] = lock.get("stages", {})
-    return entries
 
 
 def changed(entries: list[Any], kind: str) -> dict[str, Any]:

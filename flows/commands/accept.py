@@ -3,7 +3,6 @@
 import argparse
 import ast
 import hashlib
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import Any
 
 from afm.errors import UserError
 from afm.jsonl import write_json
-from flows.commands._dvc import changed, dvc, lock_entries, status
+from flows.commands._dvc import changed, dvc, status
+from flows.git import git_bytes, git_output
+from flows.lock_file import read_lock
 from flows.workspace import Workspace, here
 from stages._closure import is_code
 
@@ -44,7 +45,7 @@ def prove(root: Path, cell: str, entries: list[Any]) -> dict[str, str]:
     Raises:
         UserError: anything but the wording of Python files changed.
     """
-    lock = lock_entries(root).get(cell)
+    lock = read_lock(root).get(cell)
     if lock is None:
         raise UserError(f"{cell} has not run yet: there is no result to accept")
     recorded = {dep["path"]: dep.get("md5", "") for dep in lock.get("deps", ())}
@@ -78,9 +79,9 @@ def _file_obstacles(root: Path, deps: dict[str, Any], recorded: dict[str, str]) 
 
 def committed(root: Path, path: str, md5: str) -> bytes | None:
     """Return the committed version of a file that has this md5, or None."""
-    log = _git(root, "log", "--all", "--format=%H", "--", path).decode().split()
+    log = (git_output(root, ["log", "--all", "--format=%H", "--", path]) or "").split()
     for commit in log:
-        content = _git(root, "show", f"{commit}:{path}")
+        content = git_bytes(root, ["show", f"{commit}:{path}"]) or b""
         if hashlib.md5(content).hexdigest() == md5:
             return content
     return None
@@ -105,17 +106,12 @@ def _is_text(node: ast.AST) -> bool:
     )
 
 
-def _git(root: Path, *words: str) -> bytes:
-    """Return what git prints; nothing where the file is not in that commit."""
-    return subprocess.run(["git", *words], cwd=root, capture_output=True).stdout
-
-
 def _record(workspace: Workspace, cell: str, files: dict[str, str]) -> None:
     """Keep what was accepted, so that an audit can tell it from a run."""
     entry = {
         "cell": cell,
         "accepted": time.time(),
         "files": files,
-        "lock": lock_entries(workspace.root)[cell],
+        "lock": read_lock(workspace.root)[cell],
     }
     write_json(workspace.lineage / "accepted" / f"{cell}-{int(time.time() * 1000)}.json", entry)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from afm.params.reading import read_tree
-from flows.commands._dvc import changed, lock_entries, status
+from flows.commands._dvc import changed, status
+from flows.lock_file import read_lock
 from flows.workspace import here
 
 
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 def explain(root: Path, changes: dict[str, list[Any]]) -> Iterator[str]:
     """Yield a line per cell and one per difference, with old and new values of params."""
-    lock = lock_entries(root)
+    lock = read_lock(root)
     for cell, entries in changes.items():
         yield cell if cell in lock else f"{cell} has not run yet"
         if cell in lock:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from flows.copies import SMOKE, make_copy
-from flows.dag import read_lock
 from flows.environment import variable
+from flows.lock_file import read_lock
 from flows.records import read_records
 from tests.cluster.world import World, image, open_client
 from tests.e2e.conftest import REPO, run_demo

@@ -19,6 +19,7 @@ from flows.executors.cluster.endpoint_manifest import endpoint_name
 from flows.executors.cluster.endpoints import Endpoints
 from flows.executors.cluster.jobs import Jobs
 from flows.executors.cluster.settings import read_settings
+from flows.executors.cluster.verdict import is_finished
 from flows.records import read_records
 from tests.support.cluster import Cluster
 from tests.support.cluster_toy import PROFILE, config
@@ -67,19 +68,36 @@ def test_two_stages_at_once_share_one_endpoint_which_ends_with_the_last(toy: End
     assert used["cost"] == pytest.approx(6.0), "6 prompt tokens at a price of 1 each"
 
 
-@pytest.mark.soak
-def test_a_killed_submit_leaves_the_endpoint_and_the_next_ends_it(toy: EndpointToy) -> None:
-    toy.set_rows(3)
-    toy.commit()
-    toy.configure(pace=0.7)
+def kill_once_it_runs(toy: EndpointToy) -> None:
     process = toy.submit(*words())
     wait_for(lambda: list((toy.root / ".scratch").glob("*/checkpoint")))
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def test_a_killed_submit_leaves_the_endpoint_and_the_next_ends_it(toy: EndpointToy) -> None:
+    toy.set_rows(3)
+    toy.commit()
+    toy.configure(pace=4.0)  # long enough for the next submit to come while it runs
+    kill_once_it_runs(toy)
     assert tidied(toy) == "[]", "nobody may end an endpoint under a running stage"
     code, output = submit(toy)
     assert code == 0, output
     assert "adopting the active job" in output
+    assert (len(toy.endpoints()), len(toy.stages())) == (1, 1)
+    assert toy.left() == []
+
+
+def test_an_endpoint_whose_stage_ended_unseen_is_ended_by_who_takes_the_result(
+    toy: EndpointToy,
+) -> None:
+    toy.configure(pace=0.7)
+    kill_once_it_runs(toy)
+    wait_for(lambda: any(map(is_finished, toy.stages_now())))
+    assert toy.left() != [], "nobody was there to end it"
+    code, output = submit(toy)
+    assert code == 0, output
+    assert "taking the result of a job that ended while nobody followed it" in output
     assert (len(toy.endpoints()), len(toy.stages())) == (1, 1)
     assert toy.left() == []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.copies import SMOKE, make_copy
-from flows.dag import read_lock
+from flows.lock_file import read_lock
 from tests.support.flow_runs import assert_tidy, finish, forget, outs, shared_server, start, strike
 from tests.support.processes import assert_only_the_job_is_left, end_everything
 from tests.support.toy import REPO

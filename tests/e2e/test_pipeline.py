@@ -10,9 +10,10 @@ import yaml
 
 from flows.commands.params import set_params
 from flows.copies import SMOKE, make_copy
-from flows.dag import read_lock, read_plan
+from flows.dag import read_plan
 from flows.git import git
 from flows.lineage import _client
+from flows.lock_file import read_lock
 from flows.records import read_records
 from tests.e2e.conftest import REPO, command, run_demo
 

@@ -14,8 +14,8 @@ import pytest
 from afm.jsonl import read_json, write_text
 from flows.comparison import SAMPLED
 from flows.copies import SMOKE, make_copy
-from flows.dag import read_lock
 from flows.lineage import _client
+from flows.lock_file import read_lock
 from flows.store import RECORD, remove
 from tests.e2e.conftest import REPO, RUN_TIMEOUT_S, command
 

@@ -208,6 +208,11 @@ class EndpointToy(ClusterToy):
         """Return every stage's Job that was ever created."""
         return [job for job in self.jobs() if job["change"] == "ADDED" and not _is_endpoint(job)]
 
+    def stages_now(self) -> list[dict[str, Any]]:
+        """Return the stages' Jobs as they are now."""
+        found = self.cluster.get("/apis/batch/v1/namespaces/afm/jobs")["items"]
+        return [job for job in found if not _is_endpoint(job)]
+
     def left(self) -> list[str]:
         """Return the Services, leases and endpoints' Jobs that are there."""
         found = []

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.dag import read_lock
 from flows.hashing import Hasher
+from flows.lock_file import read_lock
 from flows.servers import prefect_server
 from tests.support.processes import assert_nothing_is_left, kill_all, playing, wait_until
 

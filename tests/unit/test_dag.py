@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from afm.errors import UserError
-from flows.dag import Cell, _matching, _ordered, _restrict, read_lock, read_plan
+from flows.dag import Cell, _matching, _ordered, _restrict, read_plan
+from flows.lock_file import read_lock
 
 ROOT = Path(__file__).parents[2]
 

@@ -53,11 +53,16 @@ class KubernetesExecutor:
         return self._settings.constraints[environment]
 
     def previous(self, job: Job) -> Outcome | None:
-        """Return how the last attempt ended, or None where there was none. Called with the lock held."""
+        """Return how the last attempt ended, or None where there was none. Called with the lock held.
+
+        One that ended while nobody followed it has left its endpoints running: they are ended.
+        """
         found = self._settled(job)
+        if found is not None and not is_finished(found):
+            return None
+        if served_ones(job):
+            self._end_unused_endpoints()
         if found is not None:
-            if not is_finished(found):
-                return None
             return outcome_of(found, self._jobs.pods(job_name(job)), tail(job.log))
         return _written_outcome(job)
 
