@@ -1,6 +1,7 @@
 """What goes on beside the stages of a flow run: lineage, and the run's branch."""
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,6 +11,27 @@ from afm.errors import UserError
 from flows.branch import RunBranch
 
 
+class _Beside:
+    """One thread beside the caller's; what fails there is raised when it is closed."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._asked: list[Future[None]] = []
+
+    def ask(self, do: Callable[..., None], *words: object) -> None:
+        self._asked.append(self._thread.submit(do, *words))
+
+    @property
+    def has_queued(self) -> bool:
+        """Whether what was asked for last has not begun."""
+        return bool(self._asked) and not (self._asked[-1].running() or self._asked[-1].done())
+
+    def close(self) -> None:
+        self._thread.shutdown()
+        for future in self._asked:
+            future.result()
+
+
 class BackgroundSync:
     """Sends run records to MLflow beside the stages: one sync at a time, and one after the last stage."""
 
@@ -17,19 +39,21 @@ class BackgroundSync:
         """Start nothing where AFM_LINEAGE=0."""
         self._root = root
         self._is_on = os.environ.get("AFM_LINEAGE", "1") != "0"
-        self._thread = ThreadPoolExecutor(1)
-        self._next: Future[None] | None = None
+        self._beside = _Beside()
         self._logger = get_run_logger()
 
     def ask(self) -> None:
         """Sync what there is by now, soon."""
-        is_queued = self._next is not None and not self._next.running() and not self._next.done()
-        if self._is_on and not is_queued:
-            self._next = self._thread.submit(self._sync)
+        if self._is_on and not self._beside.has_queued:
+            self._beside.ask(self._sync)
 
     def close(self) -> None:
-        """Wait for what has been asked for."""
-        self._thread.shutdown()
+        """Wait for what has been asked for.
+
+        Raises:
+            Exception: a sync met something else than a tracking server that does not answer, which is a warning.
+        """
+        self._beside.close()
 
     def _sync(self) -> None:
         from flows.lineage import sync_quietly
@@ -44,21 +68,24 @@ class BackgroundBranch:
     def __init__(self, branch: RunBranch | None) -> None:
         """Do nothing where there is no branch."""
         self._branch = branch
-        self._thread = ThreadPoolExecutor(1)
+        self._beside = _Beside()
         self._logger = get_run_logger()
 
     def ask(self, cell: str) -> None:
         """Record a cell, soon."""
         if self._branch is not None:
-            self._thread.submit(self._record, self._branch, cell)
+            self._beside.ask(self._record, self._branch, cell)
 
     def close(self) -> dict[str, str]:
         """Wait for what has been asked for and catch up.
 
         Returns:
             By the branch's name, why outputs or commits could not be brought to their remotes; empty where all is well.
+
+        Raises:
+            Exception: recording a cell met something else than a remote or a git that refuses.
         """
-        self._thread.shutdown()
+        self._beside.close()
         if self._branch is None:
             return {}
         try:

@@ -151,8 +151,10 @@ class CellRuns:
             self._stop(intent=isinstance(error, KeyboardInterrupt) or is_cancelled(self._run))
             raise
         finally:
-            self._sync.close()
-            self.messages |= self._branch.close()
+            try:
+                self._sync.close()
+            finally:
+                self.messages |= self._branch.close()
 
     def _begin_some(self) -> None:
         startable = self._schedule.startable()

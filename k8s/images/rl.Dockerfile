@@ -14,11 +14,11 @@ COPY constraints/ constraints/
 RUN pip install --no-cache-dir -c constraints/pipeline.txt uv
 COPY pyproject.toml k8s/images/install.sh ./
 ARG TORCH_BACKEND=cpu
-RUN --mount=type=cache,target=/root/.cache/uv UV_LINK_MODE=copy sh install.sh /opt/afm-math math
+RUN --mount=type=cache,target=/var/cache/uv UV_CACHE_DIR=/var/cache/uv UV_LINK_MODE=copy sh install.sh /opt/afm-math math
 ARG CONSTRAINTS=rl
-RUN --mount=type=cache,target=/root/.cache/uv UV_LINK_MODE=copy sh install.sh /opt/afm "$CONSTRAINTS"
-RUN --mount=type=cache,target=/root/.cache/uv mkdir -p /opt/afm-serve \
-    && if [ "$CONSTRAINTS" = rl ]; then UV_LINK_MODE=copy sh install.sh /opt/afm-serve serve; fi
+RUN --mount=type=cache,target=/var/cache/uv UV_CACHE_DIR=/var/cache/uv UV_LINK_MODE=copy sh install.sh /opt/afm "$CONSTRAINTS"
+RUN --mount=type=cache,target=/var/cache/uv mkdir -p /opt/afm-serve \
+    && if [ "$CONSTRAINTS" = rl ]; then UV_CACHE_DIR=/var/cache/uv UV_LINK_MODE=copy sh install.sh /opt/afm-serve serve; fi
 # The label below must not lie: the identity of every result holds this hash.
 ARG CONSTRAINTS_MD5
 RUN echo "$CONSTRAINTS_MD5  constraints/$CONSTRAINTS.txt" | md5sum -c -
