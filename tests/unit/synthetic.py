@@ -30,6 +30,9 @@ SANDBOX = SandboxParams(
     max_output_bytes=65536,
     max_file_bytes=1048576,
     max_processes=32,
+    scratch_mib=16,
+    max_files=1024,
+    unsafe=False,
 )
 
 

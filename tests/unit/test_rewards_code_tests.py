@@ -4,7 +4,8 @@ import pytest
 
 from afm.errors import JudgeError
 from afm.rewards import code_tests, grade_answer, validate
-from afm.rewards.code_tests import program, same, same_output
+from afm.rewards.checkers import CHECKERS, same, same_output
+from afm.rewards.code_tests import program
 from afm.sandbox import Outcome, open_sandbox
 from afm.types import CodeTest
 from tests.unit.synthetic import SANDBOX, query
@@ -79,7 +80,7 @@ def test_expected_values_never_enter_the_sandbox(monkeypatch):
             seen.append(program + (stdin or ""))
             return Outcome(kind="ok", stdout="", stderr="", exit_code=0)
 
-    monkeypatch.setattr(code_tests, "open_sandbox", Spy)
+    monkeypatch.setattr(code_tests, "open_sandbox", lambda **_: Spy())
     secret = CodeTest(arguments=(1,), expected="s3cr3t")
     asked = query("f?", (), agent="code", entry_point="f", tests=(secret,))
     assert grade("def f(x):\n    return 0", asked) == 0.0
@@ -91,7 +92,7 @@ def test_a_sandbox_failure_is_unjudged(monkeypatch):
         def run(self, program, stdin, limits):
             return Outcome(kind="sandbox_failure", stdout="", stderr="no fork", exit_code=None)
 
-    monkeypatch.setattr(code_tests, "open_sandbox", Broken)
+    monkeypatch.setattr(code_tests, "open_sandbox", lambda **_: Broken())
     with pytest.raises(JudgeError, match="no fork"):
         grade("def double(x):\n    return 2 * x")
 
