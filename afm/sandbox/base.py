@@ -15,7 +15,7 @@ class Outcome:
 
     kind: OutcomeKind
     """`sandbox_failure`: nothing was executed, or its end is unknown; no evidence about the code. `output_limit`: too
-    much was printed, or, without namespaces, too much written to files."""
+    much was printed, or, without namespaces, written to files, or too many threads ran."""
     stdout: str
     stderr: str
     """For `sandbox_failure`, what failed."""

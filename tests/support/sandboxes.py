@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from afm.errors import SandboxError
 from afm.params.tools import SandboxParams
 from afm.sandbox.base import Outcome, Sandbox
 from afm.sandbox.client import RemoteSandbox
@@ -30,6 +31,7 @@ LIMITS = SandboxParams(
     max_files=64,
     unsafe=False,
 )
+NUM_SLOTS = 16
 _CAN_UNSHARE = """
 import ctypes, os
 if os.geteuid() == 0:
@@ -78,16 +80,21 @@ def why_not(tier: str) -> str | None:
 @contextmanager
 def open_world(tier: str) -> Iterator[World]:
     """Open a tier; both images are loaded."""
+    with open_folder() as folder, _here(folder) if tier == "namespaces" else restricted(folder) as world:
+        yield world
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """Give a temporary folder that every user may enter, unlike pytest's."""
     with tempfile.TemporaryDirectory(prefix="sandboxes-") as folder:
         Path(folder).chmod(0o777)
-        opened = _here(Path(folder)) if tier == "namespaces" else restricted(Path(folder))
-        with opened as world:
-            yield world
+        yield Path(folder)
 
 
 @contextmanager
 def _here(temporary: Path) -> Iterator[World]:
-    pool = Pool("namespaces")
+    pool = Pool("namespaces", num_slots=NUM_SLOTS)
     try:
         pool.warm_up()
         yield World(tier="namespaces", sandbox=pool, temporary=temporary, root=psutil.Process())
@@ -96,14 +103,10 @@ def _here(temporary: Path) -> Iterator[World]:
 
 
 @contextmanager
-def restricted(temporary: Path, *options: str) -> Iterator[World]:
-    """Start the sandbox's server as an unprivileged user that may make no namespace."""
-    with serving(
-        temporary, "-m", "tests.support.unprivileged", sys.executable, options=options
-    ) as (
-        client,
-        process,
-    ):
+def restricted(temporary: Path, *rights: str) -> Iterator[World]:
+    """Start the sandbox's server as an unprivileged user; `rights` are options of `tests.support.unprivileged`."""
+    before = ("-m", "tests.support.unprivileged", *rights, sys.executable)
+    with serving(temporary, *before, options=("--slots", str(NUM_SLOTS))) as (client, process):
         yield World(
             tier=client.check().tier,
             sandbox=client,
@@ -118,13 +121,14 @@ def serving(
     *before: str,
     options: tuple[str, ...] = (),
     url: str | None = None,
+    limits: SandboxParams = LIMITS,
     **extra: str,
 ) -> Iterator[tuple[RemoteSandbox, subprocess.Popen[str]]]:
     """Run the server with `--unix`, or with what `options` say at `url`."""
     path = temporary / "socket"
     where = ("--unix", str(path)) if url is None else ()
     params = temporary / "params.yaml"
-    params.write_text(f"sandbox: {LIMITS.model_dump_json()}\n")
+    params.write_text(f"sandbox: {limits.model_dump_json()}\n")
     command = [sys.executable, *before, "-m", "afm.sandbox.server", "--params", str(params)]
     process = subprocess.Popen(
         [*command, *where, *options],
@@ -144,8 +148,6 @@ def serving(
 
 
 def _wait(client: RemoteSandbox, process: subprocess.Popen[str]) -> None:
-    from afm.errors import SandboxError
-
     deadline = time.monotonic() + 120
     while True:
         try:

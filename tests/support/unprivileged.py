@@ -1,8 +1,9 @@
 """Runs a command as a restricted pod would: an unprivileged user, no capability, no way to make a namespace.
 
-`python -m tests.support.unprivileged COMMAND...`. Started as root it becomes another user first, and shows that user
-the interpreter and this checkout even where they lie in root's home. The system-call filter refuses with EPERM what the
-default profiles of container runtimes refuse. The rest is that of the machine.
+`python -m tests.support.unprivileged [--with-namespaces | --without-landlock] COMMAND...`. Started as root it becomes
+another user first, and shows that user the interpreter and this checkout even where they lie in root's home. The
+system-call filter refuses with EPERM what the default profiles of container runtimes refuse. The rest is that of the
+machine.
 """
 
 import ctypes
@@ -34,6 +35,8 @@ FORBIDDEN = {
     "x86_64": (272, 308, 165, 166, 155, 161, 321, 298, 250, 248, 249),
     "aarch64": (97, 268, 40, 39, 41, 51, 280, 241, 219, 217, 218),
 }
+LANDLOCK = (444, 445, 446)
+OPTIONS = ("--with-namespaces", "--without-landlock")
 CLONE = {"x86_64": 56, "aarch64": 220}
 NEW_NAMESPACES = 0x7E020000
 
@@ -44,8 +47,11 @@ def main() -> None:
         _show([Path(sys.base_prefix), Path(sys.prefix).resolve(), REPO])
         namespaces.drop_root()
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    _forbid_namespaces()
-    os.execv(sys.argv[1], sys.argv[1:])
+    command = [word for word in sys.argv[1:] if word not in OPTIONS]
+    if "--with-namespaces" not in sys.argv:
+        landlock = LANDLOCK if "--without-landlock" in sys.argv else ()
+        _forbid((*FORBIDDEN[os.uname().machine], *landlock))
+    os.execv(command[0], command)
 
 
 def _show(paths: list[Path]) -> None:
@@ -66,10 +72,10 @@ def _is_hidden(path: Path) -> bool:
     return any(not folder.stat().st_mode & 0o001 for folder in (path, *path.parents))
 
 
-def _forbid_namespaces() -> None:
+def _forbid(numbers: tuple[int, ...]) -> None:
     machine = os.uname().machine
     program = [_op(LOAD, 4), _op(EQUAL, AUDIT[machine], 1), _op(GIVE, KILL), _op(LOAD, 0)]
-    for number in FORBIDDEN[machine]:
+    for number in numbers:
         program += [_op(EQUAL, number, 0, 1), _op(GIVE, DENY | errno.EPERM)]
     program += [_op(EQUAL, CLONE3, 0, 1), _op(GIVE, DENY | errno.ENOSYS)]
     program += [_op(EQUAL, CLONE[machine], 0, 3), _op(LOAD, FIRST)]

@@ -4,7 +4,7 @@ import pytest
 
 from afm.errors import JudgeError
 from afm.rewards import code_tests, grade_answer, validate
-from afm.rewards.checkers import CHECKERS, same, same_output
+from afm.rewards.checkers import same, same_output
 from afm.rewards.code_tests import program
 from afm.sandbox import Outcome, open_sandbox
 from afm.types import CodeTest

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from afm.sandbox.base import Outcome
-from tests.support.sandboxes import LIMITS, World, open_world, why_not
+from tests.support.sandboxes import LIMITS, NUM_SLOTS, World, open_world, why_not
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -199,7 +199,7 @@ def test_all_files_together_are_limited(world: World, name: str) -> None:
 
 def test_threads_are_limited(world: World) -> None:
     ended = world.run(
-        "import threading, time\nfor n in range(1000):\n"
+        "import threading, time\nthreading.stack_size(65536)\nfor n in range(500):\n"
         "    threading.Thread(target=time.sleep, args=(5,), daemon=True).start()\ntime.sleep(1)"
     )
     expected = {
@@ -386,7 +386,7 @@ def test_128_clients_at_once(world: World) -> None:
 
 def many_timeouts(world: World, count: int) -> None:
     zygotes = world.processes()
-    with ThreadPoolExecutor(8) as clients:
+    with ThreadPoolExecutor(NUM_SLOTS) as clients:
         sleeping = ["import time; time.sleep(60)"] * count
         kinds = Counter(
             one.kind
