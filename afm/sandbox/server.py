@@ -110,14 +110,24 @@ def _require_within(limits: SandboxParams, maxima: SandboxParams) -> None:
             )
 
 
-def make_app(pool: Pool, maxima: SandboxParams, token: str) -> web.Application:
-    """Return the application around a pool, which it closes at its end."""
+def make_app(
+    pool: Pool, maxima: SandboxParams, token: str, max_waiting: int | None = None
+) -> web.Application:
+    """Return the application around a pool, which it closes at its end.
+
+    Args:
+        pool: Runs the programs.
+        maxima: Highest limits that a client may ask for.
+        token: Clients must have it; empty: none is asked for.
+        max_waiting: Requests that may wait, default 32 for each slot; more are sent away with 429.
+    """
+    waiting = WAITING_PER_SLOT * pool.num_slots if max_waiting is None else max_waiting
     service = Service(
         pool=pool,
         maxima=maxima,
         token=token,
         executor=ThreadPoolExecutor(pool.num_slots, thread_name_prefix="sandbox"),
-        max_pending=pool.num_slots * (1 + WAITING_PER_SLOT),
+        max_pending=pool.num_slots + waiting,
     )
 
     async def close(_app: web.Application) -> None:
@@ -150,6 +160,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)
     parser.add_argument("--unix", type=Path, help="path of a UNIX socket, in place of a port")
     parser.add_argument("--slots", type=int, help="executions at once; two for each processor")
+    parser.add_argument("--queue", type=int, help="requests that may wait; 32 for each slot")
     options = parser.parse_args()
     token = os.environ.pop(TOKEN_VARIABLE, "")
     if options.unix is None and not token and not _is_loopback(options.host):
@@ -161,7 +172,7 @@ def main() -> None:
     maxima = parse_section(section, SandboxParams, where=str(options.params))
     pool = open_pool(unsafe=maxima.unsafe, num_slots=options.slots)
     pool.warm_up()
-    app = make_app(pool, maxima, token)
+    app = make_app(pool, maxima, token, options.queue)
     if options.unix is not None:
         os.umask(0o077)  # the socket is for this user alone
         web.run_app(app, path=options.unix, access_log=None)

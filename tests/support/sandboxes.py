@@ -80,7 +80,10 @@ def why_not(tier: str) -> str | None:
 @contextmanager
 def open_world(tier: str) -> Iterator[World]:
     """Open a tier; both images are loaded."""
-    with open_folder() as folder, _here(folder) if tier == "namespaces" else restricted(folder) as world:
+    with (
+        open_folder() as folder,
+        _here(folder) if tier == "namespaces" else restricted(folder) as world,
+    ):
         yield world
 
 
