@@ -49,6 +49,8 @@ class Zygote:
         Raises:
             SandboxError: this machine does not allow the tier; the message says why.
         """
+        self.is_usable = True
+        """False once it did not answer."""
         self._lock = threading.Lock()
         self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with control, tempfile.TemporaryFile() as log:
@@ -80,6 +82,7 @@ class Zygote:
             try:
                 socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
             except OSError as error:
+                self.is_usable = False
                 raise SandboxError(f"the zygote is gone: {error}") from error
             answer, received = self._receive(ANSWER_S)
         if "failed" in answer:
@@ -97,8 +100,10 @@ class Zygote:
         try:
             message, descriptors, _, _ = socket.recv_fds(self._control, 65536, 1)
         except OSError as error:
+            self.is_usable = False
             raise SandboxError(f"the zygote does not answer: {error}") from error
         if not message:
+            self.is_usable = False
             raise SandboxError("the zygote ended")
         return json.loads(message), descriptors
 

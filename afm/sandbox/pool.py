@@ -21,12 +21,19 @@ from afm.sandbox.scratch import ScratchRoot
 LOG = logging.getLogger(__name__)
 NUM_STARTS = 2
 """A zygote that is gone is replaced once per execution; programs cannot end one."""
+MAX_SLOTS = 32
+"""Each may take its whole `memory_mib`, however many processors a machine has."""
 _NAMES_A_LIBRARY = re.compile(rf"\b(?:{'|'.join(LIBRARIES)})\b")
 
 
 def num_cpus() -> int:
     """Return on how many processors this process may run."""
     return len(os.sched_getaffinity(0))
+
+
+def num_zygotes() -> int:
+    """Return how many zygotes an image has: one forks fast enough for about four processors."""
+    return min(max(1, num_cpus() // 4), 4)
 
 
 class Pool:
@@ -37,16 +44,14 @@ class Pool:
 
         Args:
             tier: How programs are isolated.
-            num_slots: Executions at once, others wait; default is two for each processor.
+            num_slots: Executions at once, others wait; default is two for each processor, at most 32.
         """
         self.tier = tier
-        self.num_slots = num_slots or 2 * num_cpus()
+        self.num_slots = num_slots or min(2 * num_cpus(), MAX_SLOTS)
         self._slots = threading.BoundedSemaphore(self.num_slots)
         self._lock = threading.Lock()
-        # A zygote forks one execution after the other, which is enough for about four processors.
-        per_image = max(1, num_cpus() // 4)
         self._zygotes: dict[tuple[str, int], Zygote] = {}
-        self._turn = itertools.cycle(range(per_image))
+        self._turn = itertools.cycle(range(num_zygotes()))
         self._scratch = None if tier == "namespaces" else ScratchRoot()
 
     def run(self, program: str, stdin: str | None, limits: SandboxParams) -> Outcome:
@@ -61,6 +66,8 @@ class Pool:
                 try:
                     return self._execute(zygote, program, stdin, limits)
                 except SandboxError as error:
+                    if zygote.is_usable:  # it could not fork now; others still run in it
+                        return failure(error)
                     reason = error
                     self._discard(zygote)
         return failure(reason)
@@ -90,7 +97,7 @@ class Pool:
             SandboxError: see `zygote`.
         """
         for image in PRELOADS:
-            for _ in range(max(1, num_cpus() // 4)):
+            for _ in range(num_zygotes()):
                 self.zygote(image)
 
     def close(self) -> None:

@@ -62,6 +62,7 @@ def query(
     hops: int = 2,
     tests: Sequence[CodeTest] = (),
     entry_point: str | None = None,
+    **more: Any,
 ) -> Query:
     """Make a query."""
     return make_query(
@@ -75,6 +76,7 @@ def query(
         entities=tuple(answers),
         tests=tuple(tests),
         entry_point=entry_point,
+        **more,
     )
 
 
