@@ -67,7 +67,7 @@ def _use_numpy() -> None:
 
 
 def _use_sympy() -> None:
-    import sympy
+    import sympy  # type: ignore[import-untyped]
 
     x = sympy.Symbol("x")
     str(sympy.simplify(sympy.solve(x**2 - 1, x)[0] * (x + 1)))
