@@ -171,7 +171,12 @@ def _follow(
                 if not chunk:
                     selector.unregister(key.fileobj)
             run.judge()
-    for stream, sink in ((stdout, run.take_stdout), (stderr, run.take_stderr)):
+    # `armed` too: between two looks at the pipes a short program may have been armed and have ended.
+    for stream, sink in (
+        (stdout, run.take_stdout),
+        (stderr, run.take_stderr),
+        (armed, run.take_armed),
+    ):
         _drain(stream, sink)
 
 

@@ -50,6 +50,7 @@ class Pool:
         self.num_slots = num_slots or min(2 * num_cpus(), MAX_SLOTS)
         self._slots = threading.BoundedSemaphore(self.num_slots)
         self._lock = threading.Lock()
+        self._is_closed = False
         self._zygotes: dict[tuple[str, int], Zygote] = {}
         self._turn = itertools.cycle(range(num_zygotes()))
         self._scratch = None if tier == "namespaces" else ScratchRoot()
@@ -79,6 +80,8 @@ class Pool:
             SandboxError: this machine does not allow the tier, or an attack succeeded.
         """
         with self._lock:
+            if self._is_closed:
+                raise SandboxError("the pool is closed")
             key = (image, next(self._turn))
             if key not in self._zygotes:
                 zygote = Zygote(self.tier, image)
@@ -103,6 +106,7 @@ class Pool:
     def close(self) -> None:
         """End everything that runs."""
         with self._lock:
+            self._is_closed = True
             for zygote in self._zygotes.values():
                 zygote.close()
             self._zygotes.clear()

@@ -131,8 +131,8 @@ def make_app(
     )
 
     async def close(_app: web.Application) -> None:
-        service.executor.shutdown(cancel_futures=True)
-        pool.close()
+        service.executor.shutdown(wait=False, cancel_futures=True)
+        pool.close()  # ends what runs
 
     app = web.Application(client_max_size=MAX_REQUEST_BYTES)
     app.add_routes(

@@ -163,6 +163,9 @@ def test_a_dead_zygote_is_no_evidence_and_is_replaced(pool: Pool) -> None:
     thread.join()
     assert outcomes[0].kind == "sandbox_failure"
     assert pool.run("print(1)", None, LIMITS).stdout == "1\n"
+    pool.close()
+    closed = pool.run("print(1)", None, LIMITS)
+    assert (closed.kind, closed.stderr) == ("sandbox_failure", "the pool is closed")
 
 
 @pytest.mark.parametrize("tier", ["namespaces", "landlock"])
