@@ -10,6 +10,7 @@ import hmac
 import ipaddress
 import logging
 import os
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -18,7 +19,7 @@ from pathlib import Path
 from aiohttp import web
 from pydantic import ValidationError
 
-from afm.errors import UserError
+from afm.errors import SandboxError, UserError
 from afm.params.reading import cut, parse_section, read_tree
 from afm.params.tools import SandboxParams
 from afm.sandbox.pool import Pool, open_pool
@@ -188,4 +189,7 @@ def _is_loopback(host: str) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (UserError, SandboxError) as error:
+        sys.exit(str(error))

@@ -247,6 +247,20 @@ def test_where_nothing_isolates_nothing_runs(folder: Path) -> None:
     assert "landlock: OSError: [Errno 38] Landlock version 0" in said
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+def test_root_without_namespaces_becomes_somebody_else_or_nobody() -> None:
+    pool = Pool("landlock")
+    try:
+        outcome = pool.run("import os; print(os.getuid(), os.geteuid())", None, LIMITS)
+    finally:
+        pool.close()
+    is_hidden = any(not folder.stat().st_mode & 0o001 for folder in Path(os.__file__).parents)
+    if is_hidden:
+        assert "cannot read" in outcome.stderr, outcome
+    else:
+        assert outcome.stdout == "65534 65534\n", outcome
+
+
 def test_unsafe_has_to_be_asked_for_and_warns(folder: Path) -> None:
     before = ("-m", "tests.support.unprivileged", "--without-landlock", sys.executable)
     limits = LIMITS.model_copy(update={"unsafe": True})

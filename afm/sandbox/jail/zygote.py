@@ -81,7 +81,8 @@ def _enter(settings: "dict[str, Any]") -> Jail:
         process_namespace = namespaces.enter(readable, proc)
     elif os.geteuid() == 0:
         namespaces.drop_root()
-        _require_library()
+        folders = settings["libraries"].values()
+        _require_readable([os.__file__, *(f"{folder}/__init__.py" for folder in folders)])
     prctl(PR_SET_DUMPABLE, 1)
     _prefer_for_oom(proc)
     prctl(PR_SET_DUMPABLE, 0)
@@ -108,16 +109,15 @@ def _forget_origin() -> None:
         del sys.modules[name]
 
 
-def _require_library() -> None:
-    """Check that the unprivileged user reads the interpreter's library."""
-    try:
-        with open(os.__file__, "rb"):
-            pass
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"started as root, and user {namespaces.NOBODY} cannot read the interpreter's library {os.__file__}",
-        ) from error
+def _require_readable(files: "list[str]") -> None:
+    """Check that the unprivileged user reads what programs will import."""
+    for path in files:
+        try:
+            with open(path, "rb"):
+                pass
+        except OSError as error:
+            reason = f"started as root, and user {namespaces.NOBODY}, which programs run as, cannot read {path}"
+            raise OSError(error.errno, reason) from error
 
 
 def _prefer_for_oom(proc: int) -> None:
