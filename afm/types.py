@@ -112,6 +112,10 @@ class Query(Row):
     entry_point: str | None = None
     """Function that the tests call; None for whole programs and for questions."""
     tests: tuple[CodeTest, ...] = ()
+    checker: str | None = None
+    """How the tests compare, where more than one answer is right: a name in `afm.rewards.checkers.CHECKERS`."""
+    checker_program: str | None = None
+    """In its place, source that defines `check(given, answer, expected)`; it never runs beside the program."""
 
 
 def make_query(**fields: Any) -> Query:
@@ -119,6 +123,7 @@ def make_query(**fields: Any) -> Query:
     identity = {key: fields.get(key) for key in ("agent", "question")}
     identity["answers"] = list(fields["answers"])
     identity["tests"] = [test.model_dump(mode="json") for test in fields.get("tests", ())]
+    identity |= {key: fields[key] for key in ("checker", "checker_program") if fields.get(key)}
     return Query(query_id=content_id(identity), **fields)
 
 

@@ -5,12 +5,12 @@ inputs only and returns plain JSON data, one process per case, and the compariso
 """
 
 import json
-import math
 import re
 from typing import Any
 
 from afm.errors import JudgeError
 from afm.params.tools import SandboxParams
+from afm.rewards.checkers import CHECKERS, PROGRAM, plain, same, same_output
 from afm.sandbox import open_sandbox
 from afm.types import CodeTest, Query
 
@@ -18,43 +18,50 @@ FENCE = re.compile(r"```(?:py|python)?[ \t]*\n(.*?)```", re.DOTALL)
 MARKER = "AFM-RESULT:"
 """Starts the line with the returned value. Forging it is as hard as solving the case: the value must be right."""
 
-HARNESS = """
+_LOAD = """
 import json as _json
 import sys as _sys
 _namespace = {{"__name__": "submission"}}
 exec(compile({source!r}, "submission.py", "exec"), _namespace)
-_value = _namespace[{entry_point!r}](*_json.loads({arguments!r}))
+_call = _namespace.get({entry_point!r})
+if _call is None:  # methods, as LeetCode's tasks have them
+    _call = getattr(_namespace["Solution"](), {entry_point!r})
+"""
+HARNESS = (
+    _LOAD
+    + """
+_value = _call(*_json.loads({arguments!r}))
 _sys.stdout.write("\\n{marker}" + _json.dumps(_value) + "\\n")
 _sys.stdout.flush()
 """
-
-HARNESS_OF_ALL = """
-import json as _json
-import sys as _sys
-_namespace = {{"__name__": "submission"}}
-exec(compile({source!r}, "submission.py", "exec"), _namespace)
+)
+HARNESS_OF_ALL = (
+    _LOAD
+    + """
 for _arguments in _json.loads({arguments!r}):
-    _value = _namespace[{entry_point!r}](*_arguments)
-    _sys.stdout.write("\\n{marker}" + _json.dumps(_value) + "\\n")
+    _sys.stdout.write("\\n{marker}" + _json.dumps(_call(*_arguments)) + "\\n")
 """
-
-RELATIVE_TOLERANCE = 1e-9
-"""Between floating-point results (ours)."""
+)
 
 
 def grade(answer: str, query: Query, sandbox: SandboxParams) -> float:
     """Return 1 when the answer's program passes all tests of the query, else 0.
 
     Raises:
-        JudgeError: the query has no tests, or one execution failed for a reason outside the program.
+        JudgeError: the query has no tests or an unknown checker, or one execution failed for a reason outside the
+            program.
         SandboxError: nothing on this machine isolates.
     """
     if not query.tests:
         raise JudgeError(f"query {query.query_id} has no tests: its programs cannot be judged")
+    if query.checker is not None and query.checker not in CHECKERS:
+        raise JudgeError(
+            f"query {query.query_id} names the checker {query.checker!r}; there are {sorted(CHECKERS)}"
+        )
     source = program(answer)
     if source is None:
         return 0.0
-    return float(all(_passes(source, test, query.entry_point, sandbox) for test in query.tests))
+    return float(all(_passes(source, test, query, sandbox) for test in query.tests))
 
 
 def check(gold: str, query: Query, sandbox: SandboxParams) -> float:
@@ -65,14 +72,19 @@ def check(gold: str, query: Query, sandbox: SandboxParams) -> float:
     """
     source = program(gold)
     calls = [list(test.arguments) for test in query.tests if test.arguments is not None]
-    if source is None or query.entry_point is None or len(calls) != len(query.tests):
+    is_plain = query.checker is None and query.checker_program is None
+    if (
+        source is None
+        or query.entry_point is None
+        or len(calls) != len(query.tests)
+        or not is_plain
+    ):
         return grade(gold, query, sandbox)
     harness = HARNESS_OF_ALL.format(
         source=source, entry_point=query.entry_point, arguments=json.dumps(calls), marker=MARKER
     )
     returned = _returned(_run(harness, "", sandbox))
-    expected = [json.loads(json.dumps(test.expected)) for test in query.tests]
-    return float(bool(expected) and same(returned, expected))
+    return float(bool(calls) and same(returned, plain([test.expected for test in query.tests])))
 
 
 def program(answer: str) -> str | None:
@@ -81,53 +93,55 @@ def program(answer: str) -> str | None:
     return fences[0] if len(fences) == 1 else None
 
 
-def same(value: Any, expected: Any) -> bool:
-    """Compare JSON values by type and content; numbers within a relative 1e-9, a truth value is no number."""
-    if isinstance(expected, bool) or isinstance(value, bool):
-        return value is expected
-    if isinstance(expected, int | float) and isinstance(value, int | float):
-        if isinstance(expected, int) and isinstance(value, int):
-            return value == expected
-        return math.isclose(value, expected, rel_tol=RELATIVE_TOLERANCE, abs_tol=1e-12)
-    if isinstance(expected, list) and isinstance(value, list):
-        return len(value) == len(expected) and all(map(same, value, expected))
-    if isinstance(expected, dict) and isinstance(value, dict):
-        return value.keys() == expected.keys() and all(same(value[k], expected[k]) for k in value)
-    return type(value) is type(expected) and bool(value == expected)
+def _passes(source: str, test: CodeTest, query: Query, sandbox: SandboxParams) -> bool:
+    answers = _answers(source, test, query.entry_point, sandbox)
+    if len(answers) != 1:
+        return False
+    expected = plain(test.expected)
+    if query.checker_program is not None:
+        given = test.stdin if query.entry_point is None else list(test.arguments or ())
+        return _accepts(query.checker_program, plain([given, answers[0], expected]), sandbox)
+    if query.checker is not None:
+        return CHECKERS[query.checker](answers[0], expected)
+    if query.entry_point is None:
+        return same_output(answers[0], str(expected))
+    return same(answers[0], expected)
 
 
-def same_output(printed: str, expected: str) -> bool:
-    """Compare outputs line by line; white space at the ends of lines and of the text does not count."""
-    return _lines(printed) == _lines(expected)
-
-
-def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.strip().splitlines()]
-
-
-def _passes(source: str, test: CodeTest, entry_point: str | None, sandbox: SandboxParams) -> bool:
+def _answers(
+    source: str, test: CodeTest, entry_point: str | None, sandbox: SandboxParams
+) -> list[Any]:
+    """Return what the program says to one case: its output, or each value that claims to be returned."""
     if entry_point is None:
         printed = _run(source, test.stdin or "", sandbox)
-        return printed is not None and same_output(printed, str(test.expected))
-    arguments = json.dumps(list(test.arguments or ()))
+        return [] if printed is None else [printed]
     harness = HARNESS.format(
-        source=source, entry_point=entry_point, arguments=arguments, marker=MARKER
+        source=source,
+        entry_point=entry_point,
+        arguments=json.dumps(list(test.arguments or ())),
+        marker=MARKER,
     )
-    returned = _returned(_run(harness, test.stdin or "", sandbox))
-    return len(returned) == 1 and same(returned[0], json.loads(json.dumps(test.expected)))
+    return _returned(_run(harness, test.stdin or "", sandbox))
+
+
+def _accepts(checker: str, case: list[Any], sandbox: SandboxParams) -> bool:
+    """Ask a query's own checker, in a sandbox without the program; an answer that breaks it is wrong."""
+    harness = PROGRAM.format(source=checker, marker=MARKER)
+    return _returned(_run(harness, json.dumps(case), sandbox)) == [True]
 
 
 def _run(program: str, stdin: str, limits: SandboxParams) -> str | None:
-    outcome = open_sandbox().run(program, stdin, limits)
+    """Return what a program printed; None unless it ended well."""
+    outcome = open_sandbox(unsafe=limits.unsafe).run(program, stdin, limits)
     if outcome.kind == "sandbox_failure":
         raise JudgeError(f"the sandbox failed: {outcome.stderr}")
     return outcome.stdout if outcome.kind == "ok" else None
 
 
 def _returned(printed: str | None) -> list[Any]:
-    lines = (printed or "").splitlines()
+    lines = (printed or "").split("\n")
     texts = [line.removeprefix(MARKER) for line in lines if line.startswith(MARKER)]
     try:
         return [json.loads(text) for text in texts]
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON, a number of too many digits, lists too deep
         return []

@@ -34,7 +34,7 @@ def read_program(body: str) -> Program | None:
 
 def make_code(_params: AgentParams, sandbox_params: SandboxParams, _index: Path | None) -> Tool:
     """Run fenced Python in the sandbox."""
-    sandbox = open_sandbox()
+    sandbox = open_sandbox(unsafe=sandbox_params.unsafe)
 
     def code(argument: str) -> ToolResult:
         program = read_program(argument)

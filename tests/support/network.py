@@ -48,8 +48,9 @@ def matches(selector: Object, labels: Mapping[str, str]) -> bool:
 
 
 def _holds(expression: Object, labels: Mapping[str, str]) -> bool:
-    assert expression["operator"] == "In", f"not known here: {expression}"
-    return labels.get(expression["key"]) in expression["values"]
+    assert expression["operator"] in ("In", "NotIn"), f"not known here: {expression}"
+    is_in = labels.get(expression["key"]) in expression["values"]
+    return is_in is (expression["operator"] == "In")
 
 
 def _open(policies: list[Object], pod: Peer, other: Peer, direction: str) -> Ports:

@@ -30,6 +30,9 @@ SANDBOX = SandboxParams(
     max_output_bytes=65536,
     max_file_bytes=1048576,
     max_processes=32,
+    scratch_mib=16,
+    max_files=1024,
+    unsafe=False,
 )
 
 
@@ -59,6 +62,7 @@ def query(
     hops: int = 2,
     tests: Sequence[CodeTest] = (),
     entry_point: str | None = None,
+    **more: Any,
 ) -> Query:
     """Make a query."""
     return make_query(
@@ -72,6 +76,7 @@ def query(
         entities=tuple(answers),
         tests=tuple(tests),
         entry_point=entry_point,
+        **more,
     )
 
 

@@ -185,6 +185,6 @@ def test_a_failed_sandbox_is_no_observation(monkeypatch: pytest.MonkeyPatch) -> 
         def run(self, program: str, stdin: str | None, limits: object) -> Outcome:
             return Outcome(kind="sandbox_failure", stdout="", stderr="no rights", exit_code=1)
 
-    monkeypatch.setattr("afm.tools.code.open_sandbox", Broken)
+    monkeypatch.setattr("afm.tools.code.open_sandbox", lambda **_: Broken())
     with pytest.raises(SandboxError, match="no rights"):
         call(box("code", None), "code", "```py\nprint(1)\n```")
