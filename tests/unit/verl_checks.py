@@ -137,9 +137,28 @@ def check_a_failed_rollout_leaves_its_group() -> None:
 def check_too_many_failures_stop_the_stage() -> None:
     queue = Queue()
     queue.add("a", [1.0, None, 0.0])
-    append_row(RUN.failures, {"step": 1, "error": "ToolError: index gone"})
+    append_row(RUN.failures, {"step": 1, "uid": "a", "kind": "failed", "error": "index gone"})
     buffer = make_sampler(queue, refuse, max_failed_share=0.05)
     raises(TrainerError, "index gone", lambda: buffer.sample(1, "train", 1))
+
+
+def check_an_unjudged_rollout_leaves_its_group_and_is_no_failure() -> None:
+    queue = Queue()
+    queue.add("u", [1.0, None, 0.0])
+    append_row(RUN.failures, {"step": 1, "uid": "u", "kind": "unjudged", "error": "judge gone"})
+    limits = {"max_failed_share": 0.0, "max_unjudged_share": 0.5, "max_gen_batches": 1}
+    batch, metrics = make_sampler(queue, refuse, **limits).sample(1, "train", 1)
+    assert list(batch.keys) == ["u_0_0", "u_2_0"]
+    assert (metrics["dapo/failed"], metrics["dapo/unjudged"]) == (0, 1), metrics
+    assert (metrics["dapo/acc_mean"], metrics["dapo/rollouts"]) == (0.5, 2), metrics
+
+
+def check_a_broken_judge_stops_the_stage() -> None:
+    queue = Queue()
+    queue.add("v", [1.0, None, 0.0])
+    append_row(RUN.failures, {"step": 1, "uid": "v", "kind": "unjudged", "error": "judge gone"})
+    buffer = make_sampler(queue, refuse, max_unjudged_share=0.05)
+    raises(UserError, "judge gone", lambda: buffer.sample(1, "train", 1))
 
 
 def check_a_bug_in_the_agent_loop_stops_the_stage() -> None:
