@@ -10,6 +10,7 @@ from afm.chat import ClientLimits, ModelClient
 from afm.endpoint import Endpoint
 from afm.params.judge import JudgeModel
 from afm.rewards.exact_match import normalise
+from afm.rewards.gold_pairs import make_pairs
 from afm.rewards.judge_prompt import Pair
 from afm.rewards.llm_judge import Judgements, LlmJudge, VerdictCache, judge_each
 from tests.unit.fake_server import MODEL, Answer, said
@@ -71,3 +72,13 @@ def judge_all(
 def cached(folder: Path) -> int:
     """Count the verdicts in a cache."""
     return len(list(folder.rglob("*.json")))
+
+
+KNOWN = {(gold.question, gold.golds, gold.answer): gold.correct for gold in make_pairs()}
+
+
+def knowing(body: Any) -> Answer:
+    """Know the gold set by heart and compare the rest as text."""
+    data = data_of(body)
+    key = (data["question"], tuple(data["references"]), data["candidate"])
+    return verdict(KNOWN[key]) if key in KNOWN else honest(body)
