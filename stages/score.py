@@ -14,6 +14,7 @@ from afm.params.evaluation import ScoreParams
 from afm.params.judge import AskingParams, JudgeModel
 from afm.params.tools import SandboxParams
 from afm.progress import Progress
+from afm.rewards.exact_match import NORMALISER_VERSION
 from afm.rewards.judge_prompt import Pair
 from afm.rewards.llm_judge import pair_of
 from afm.scoring import (
@@ -97,6 +98,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
     check_verdicts(rows, params.score.max_unjudged_share)
     variants, controls = by_policy(rows)
     metrics = summarise(context.agent, variants, controls, params.score)
+    metrics["score/normaliser_version"] = NORMALISER_VERSION
     metrics |= judged[1].metrics("score") if judged else {}
     write_rows(outputs.scores, rows)
     verdict = gate(context.agent, metrics, params.score.gate_tolerance)
