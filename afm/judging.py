@@ -48,19 +48,27 @@ class Bench:
         cache = VerdictCache(self.scratch / CACHE)
         return LlmJudge(client=client, model=self.model, asking=self.asking, cache=cache)
 
-    def calibrated(self, endpoint: Endpoint) -> Calibration:
+    def calibrate(self, endpoint: Endpoint) -> Calibration:
         """Judge the gold set.
 
         Raises:
-            UserError: the judge cannot be reached, or agrees with too little.
+            UserError: the judge cannot be reached.
         """
 
         async def work(client: ModelClient) -> Calibration:
             return await calibrate(self.judge(client))
 
-        found = ask_endpoint(
+        return ask_endpoint(
             self.model.endpoint, endpoint, work, access=self.access, facts=self.facts
         )
+
+    def calibrated(self, endpoint: Endpoint) -> Calibration:
+        """Judge the gold set, and check that the judge may judge.
+
+        Raises:
+            UserError: the judge cannot be reached, or agrees with too little.
+        """
+        found = self.calibrate(endpoint)
         found.check(self.model.endpoint, self.asking.min_agreement)
         return found
 

@@ -44,6 +44,9 @@ COMMANDS = {
     "doctor": Command(
         "flows.commands.doctor", "run", "add_arguments", "what is amiss here, and what to do"
     ),
+    "judge": Command(
+        "flows.commands.judge", "run", "add_arguments", "how good a judge is; two judges compared"
+    ),
     "why": Command("flows.commands.why", "run", "add_arguments", "what makes a stage stale"),
     "cancel": Command(
         "flows.commands.cancel", "run", "add_arguments", "end active jobs on purpose"

@@ -44,6 +44,12 @@ class Calibration:
         """Share of the gold set without a verdict."""
         return share(len(self.judgements.unjudged), len(self.golds))
 
+    def by_category(self) -> dict[str, tuple[int, int]]:
+        """Return for each category how many pairs are missed, and of how many."""
+        missed = Counter(g.category for g in self.golds if self._verdict(g) is not g.correct)
+        total = Counter(gold.category for gold in self.golds)
+        return {category: (missed[category], count) for category, count in total.items()}
+
     def metrics(self, prefix: str) -> dict[str, float]:
         """Return the numbers, for instance `score/judge/agreement`."""
         return {
@@ -61,7 +67,7 @@ class Calibration:
         """
         if self.agreement >= min_agreement:
             return
-        missed = Counter(g.category for g in self.golds if self._verdict(g) is not g.correct)
+        missed = Counter({category: count for category, (count, _) in self.by_category().items()})
         raise UserError(
             f"judge {name!r} agrees with {self.agreement:.3f} of the gold set, below judge.asking.min_agreement "
             f"{min_agreement}; false accepts {self.false_accepts:.3f}, false rejects {self.false_rejects:.3f}, "
