@@ -14,6 +14,8 @@ from afm.rewards.gold_pairs import read_pairs
 from afm.scoring import ScoreRow
 from afm.types import LedgerRow
 from flows.commands.params import set_params
+from flows.dag import Cell
+from flows.gpus import _gpus
 from flows.identity import parse_request
 from flows.submission import _endpoints
 from stages import filter as filter_stage
@@ -176,6 +178,22 @@ def test_the_judge_is_started_for_the_agents_that_ask_it(tmp_path: Path) -> None
     keys = parse_request(requests()["web"]).stage.params_keys({"agent": "web"}).values()
     assert {"judge.asking", "judge.models.web"} <= set(keys)
     assert not any(key.startswith("endpoints") for key in keys)
+
+
+def test_the_judges_gpus_count_with_the_stages_that_ask_it(tmp_path: Path) -> None:
+    judged = changed(tmp_path, "judge.models.web=" + QWEN, "agents.web.reward=llm_judge")
+    plain = read_params(ROOT / "params.yaml")
+
+    def gpus(stage: str, params: Params) -> int:
+        command = f"bin/submit {stage} --agent web --scale 7b"
+        return _gpus(Cell(name=f"{stage}@web-7b", upstream=(), command=command), params)
+
+    own = judged.scales["7b"].cluster.nodes * judged.scales["7b"].cluster.gpus_per_node
+    served = judged.endpoints["qwen72b"].serve
+    assert served is not None
+    assert gpus("score", judged) == served.gpus == 4
+    assert gpus("dapo", judged) == own + served.gpus
+    assert gpus("dapo", plain) == gpus("evaluate", judged) == own
 
 
 @pytest.mark.parametrize(
