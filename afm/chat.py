@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
+from afm.chat_answer import Spent, chat_text
 from afm.endpoint import Endpoint
 from afm.errors import ModelError, UserError
 from afm.retrying import RETRIED_STATUSES, PassingFailure, retry_after_s, with_retries
@@ -32,21 +33,6 @@ class ClientLimits:
     """Budget, prompts and completions together [tokens]; no request starts once it is spent."""
     gives_up: bool = True
     """Whether a server that is gone is never asked again."""
-
-
-@dataclass(kw_only=True, slots=True)
-class Spent:
-    """What a client has used so far."""
-
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    def add(self, usage: Mapping[str, Any]) -> None:
-        """Count one answer's `usage` block."""
-        self.calls += 1
-        self.prompt_tokens += int(usage.get("prompt_tokens") or 0)
-        self.completion_tokens += int(usage.get("completion_tokens") or 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,14 +159,15 @@ class ModelClient:
         Raises:
             ModelError: no answer after the last try, or the budget is spent.
         """
-        more |= {"max_tokens": max_tokens, "temperature": temperature}
-        answer = await self._tried(lambda: self._chat_once(messages, more))
-        if answer.usage is not None:
-            self.spent.add(answer.usage.model_dump())
-        text = answer.choices[0].message.content if answer.choices else None
+        arguments = {"max_tokens": max_tokens, "temperature": temperature, **more}
+        answer = await self._tried(lambda: self._chat_once(messages, arguments))
+        usage = getattr(answer, "usage", None)
+        if usage is not None:
+            self.spent.add(usage.model_dump())
+        text = chat_text(answer)
         if text is None:
-            raise ModelError(f"{self.endpoint.base_url} answered a chat without text")
-        return str(text)
+            raise ModelError(self._named("answered a chat without text"))
+        return text
 
     async def _tried(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Await one request in its slot, with retries; a server that is gone is not asked again."""
@@ -241,7 +228,7 @@ class ModelClient:
             if not isinstance(answer, openai.types.chat.ChatCompletion):
                 raise ValueError(f"no chat completion: {answer!r:.{_QUOTED_CHARS}}")
             return answer
-        except ValueError as error:
+        except ValueError as error:  # a body that is not JSON too, which openai lets through
             raise PassingFailure(f"broken answer: {type(error).__name__}: {error}") from error
         except (openai.APITimeoutError, TimeoutError) as error:
             raise PassingFailure(f"no answer within {self.limits.timeout_s:g} s") from error

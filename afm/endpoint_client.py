@@ -6,7 +6,7 @@ serves the model itself for the time of its work.
 
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -61,6 +61,23 @@ def with_endpoint(
     Raises:
         UserError: it does not answer, serves another model, or its key is not set.
     """
+    with open_endpoint(name, model, access=access, log=log, environ=environ) as endpoint:
+        return ask_endpoint(name, endpoint, work, access=access, facts=facts)
+
+
+def ask_endpoint(
+    name: str,
+    endpoint: Endpoint,
+    work: Callable[[ModelClient], Awaitable[T]],
+    *,
+    access: EndpointParams,
+    facts: Path,
+) -> T:
+    """Let `work` use an endpoint that is open; see `with_endpoint`.
+
+    Raises:
+        UserError: it does not answer, serves another model, or its key is not set.
+    """
     account = Account(
         facts=facts,
         name=name,
@@ -68,15 +85,17 @@ def with_endpoint(
         completion_price=access.completion_price,
     )
     try:
-        with _found(name, model, access, log, environ) as endpoint:
-            return ask(endpoint, _limits(access), work, account)
+        return ask(endpoint, limits_of(access), work, account)
     except ModelError as error:
-        raise UserError(
-            f"endpoint {name!r}: {error}; look at endpoints.{name} in params.yaml"
-        ) from error
+        raise UserError(_advice(name, error)) from error
 
 
-def _limits(access: EndpointParams) -> ClientLimits:
+def _advice(name: str, error: ModelError) -> str:
+    return f"endpoint {name!r}: {error}; look at endpoints.{name} in params.yaml"
+
+
+def limits_of(access: EndpointParams) -> ClientLimits:
+    """Return how hard an endpoint may be pressed."""
     return ClientLimits(
         concurrency=access.concurrency,
         timeout_s=access.timeout_s,
@@ -86,9 +105,19 @@ def _limits(access: EndpointParams) -> ClientLimits:
 
 
 @contextmanager
-def _found(
-    name: str, model: EndpointModel, access: EndpointParams, log: Path, environ: Mapping[str, str]
+def open_endpoint(
+    name: str,
+    model: EndpointModel,
+    *,
+    access: EndpointParams,
+    log: Path,
+    environ: Mapping[str, str] = os.environ,
 ) -> Iterator[Endpoint]:
+    """Yield where an endpoint answers; a server that is started for it ends with the block.
+
+    Raises:
+        UserError: the server does not start.
+    """
     address = environ.get(address_variable(name)) or access.base_url
     if address is not None:
         yield Endpoint(base_url=address, model=model.name, api_key_variable=access.api_key_variable)
@@ -96,5 +125,20 @@ def _found(
     assert access.serve is not None, "an endpoint has base_url or serve"
     listening = Listening(name=model.name)
     folder = Path(access.serve.model)
-    with open_server(folder, access.serve, log=log, listening=listening) as server:
-        yield replace(server.endpoint, model=model.name)
+    with _started(name, folder, access, log, listening) as server:
+        yield replace(server, model=model.name)
+
+
+@contextmanager
+def _started(
+    name: str, folder: Path, access: EndpointParams, log: Path, listening: Listening
+) -> Iterator[Endpoint]:
+    assert access.serve is not None
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(
+                open_server(folder, access.serve, log=log, listening=listening)
+            )
+        except ModelError as error:
+            raise UserError(_advice(name, error)) from error
+        yield server.endpoint

@@ -6,9 +6,10 @@ from functools import partial as bind
 from typing import Any
 
 from afm.evaluation import Donors, FailureLimit, Key, PartialRecords, Planned, is_control
+from afm.jobs import run_many
 from afm.params.agents import AgentParams
 from afm.progress import Progress
-from afm.rollout import Limits, rollout, run_many
+from afm.rollout import Limits, rollout
 from afm.sessions import Completer, Decoding, VllmSession
 from afm.tools import Toolbox
 from afm.tools.recorded import RecordedToolbox

@@ -3,14 +3,12 @@
 Teacher, reinforcement learning and evaluation all run through `rollout`.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol
 
 from afm.errors import ModelError, SandboxError, ToolError
 from afm.params.agents import AgentParams
-from afm.progress import Progress
 from afm.tags import ToolCall, elements, observation_text, parse_steps, pending_call
 from afm.tools.base import RolloutContext, Toolbox, ToolResult
 from afm.types import (
@@ -24,8 +22,6 @@ from afm.types import (
     Usage,
     make_trajectory,
 )
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,32 +205,3 @@ async def _finish(run: _Run) -> tuple[StopReason, str | None]:
         return await run.to_the_end(), None
     except (ToolError, SandboxError, ModelError) as failure:
         return StopReason.FAILED, f"{type(failure).__name__}: {failure}"
-
-
-async def run_many(
-    jobs: Sequence[Callable[[], Awaitable[T]]],
-    *,
-    concurrency: int,
-    progress: Progress | None = None,
-) -> list[T]:
-    """Run jobs, `concurrency` at a time; the results come in the order of the jobs.
-
-    The first exception cancels the rest and is raised.
-    """
-    results: dict[int, T] = {}
-    waiting = iter(enumerate(jobs))
-
-    async def worker() -> None:
-        for index, job in waiting:
-            results[index] = await job()
-            if progress is not None:
-                progress.advance()
-
-    workers = [asyncio.ensure_future(worker()) for _ in range(min(concurrency, len(jobs)))]
-    try:
-        await asyncio.gather(*workers)
-    finally:
-        for task in workers:
-            task.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-    return [results[index] for index in range(len(jobs))]

@@ -9,7 +9,7 @@ from afm.evaluation import GREEDY, is_control
 from afm.metrics import Floats, query_means
 from afm.params.agents import AgentParams
 from afm.params.tools import SandboxParams
-from afm.rewards import is_well_formed, score_trajectory
+from afm.rewards import Judge, is_well_formed, score_trajectory
 from afm.types import SCHEMA_VERSION, Query, Row, StopReason, Trajectory
 
 
@@ -47,6 +47,8 @@ class Scorer:
 
     agent_params: AgentParams
     sandbox_params: SandboxParams
+    judge: Judge | None = None
+    """Verdicts of a language model, where the reward asks one."""
 
     def score(self, record: Trajectory, query: Query, variant: str) -> ScoreRow:
         """Score one record; a failed rollout or a judge without a verdict gives no score."""
@@ -71,7 +73,7 @@ class Scorer:
             return nothing | {"unscored": "failed", "error": record.error}
         name = self.agent_params.reward
         try:
-            reward = score_trajectory(name, record, query, self.sandbox_params)
+            reward = score_trajectory(name, record, query, self.sandbox_params, self.judge)
         except JudgeError as error:
             return nothing | {"unscored": "unjudged", "error": str(error)}
         breakdown = dict(reward.breakdown)

@@ -47,6 +47,9 @@ COMMANDS = {
     "audit": Command(
         "flows.commands.audit", "run", "add_arguments", "what made a model, and can it be proved?"
     ),
+    "judge": Command(
+        "flows.commands.judge", "run", "add_arguments", "how good a judge is; two judges compared"
+    ),
     "why": Command("flows.commands.why", "run", "add_arguments", "what makes a stage stale"),
     "cancel": Command(
         "flows.commands.cancel", "run", "add_arguments", "end active jobs on purpose"

@@ -10,10 +10,14 @@ from flows.commands._dvc import changed
 from flows.commands.accept import prove
 from flows.dag import Cell, Plan
 from flows.executors.cluster.settings import Settings, read_settings
+from flows.identity import load_stage
 from flows.lock_file import read_lock
 from flows.records import Record, read_records
 from flows.workspace import home_of
 from stages._closure import is_code
+
+TRAIN_AND_ASK = frozenset({"dapo"})
+"""Stages that use GPUs of their own beside those of the endpoint that they ask."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,18 +58,26 @@ def gpu_needs(root: Path, plan: Plan) -> dict[str, GpuNeed]:
     return {
         cell.name: _need(cell, gpus[cell.name], settings, records)
         for cell in on_gpus
-        if cell.axis("endpoint") or settings.profile(cell.module).gpu
+        if _endpoint(cell, params) or settings.profile(cell.module).gpu
     }
 
 
 def _gpus(cell: Cell, params: Params) -> int:
-    """Return how many GPUs work for a cell: those of the endpoint that it asks, else those of its scale."""
-    endpoint = cell.axis("endpoint")
-    if endpoint is not None:
-        serve = params.endpoints[endpoint].serve
-        return serve.gpus if serve else 0
+    """Return how many GPUs work for a cell: those of the endpoint that it asks, and of its scale if it computes too."""
+    endpoint = _endpoint(cell, params)
+    serve = params.endpoints[endpoint].serve if endpoint else None
+    asked = serve.gpus if serve else 0
     scale = params.scales.get(cell.axis("scale") or "")
-    return scale.cluster.nodes * scale.cluster.gpus_per_node if scale else 0
+    if scale is None or (endpoint and cell.module not in TRAIN_AND_ASK):
+        return asked
+    return asked + scale.cluster.nodes * scale.cluster.gpus_per_node
+
+
+def _endpoint(cell: Cell, params: Params) -> str | None:
+    """Return the endpoint that a cell asks: its axis, or its agent's judge."""
+    if load_stage(cell.module).asks_judge:
+        return params.asked_judge(cell.axis("agent"))
+    return cell.axis("endpoint")
 
 
 def _need(cell: Cell, gpus: int, settings: Settings, records: Mapping[str, Record]) -> GpuNeed:

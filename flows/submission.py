@@ -205,11 +205,14 @@ def _cluster_needs(root: Path, request: Request) -> ClusterNeeds | None:
 
 
 def _endpoints(root: Path, request: Request) -> tuple[NamedEndpoint, ...]:
-    """Return the endpoint that a cell asks: of how it is reached nothing is part of the identity."""
-    name = request.axes.get("endpoint")
-    if name is None:
+    """Return the endpoints that a cell asks: of how they are reached nothing is part of the identity."""
+    own, asks_judge = request.axes.get("endpoint"), request.stage.asks_judge
+    if own is None and not asks_judge:
         return ()
-    return (NamedEndpoint(name=name, params=read_params(root / "params.yaml").endpoints[name]),)
+    params = read_params(root / "params.yaml")
+    judge = params.asked_judge(request.axes.get("agent")) if asks_judge else None
+    names = dict.fromkeys(filter(None, (own, judge)))
+    return tuple(NamedEndpoint(name=name, params=params.endpoints[name]) for name in names)
 
 
 def _ingredients(

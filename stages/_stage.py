@@ -35,6 +35,8 @@ EXIT_FILE = "exit.json"
 """File in scratch with the exit code: whoever adopts a running stage cannot wait for a process it did not start."""
 ENDPOINTS = "endpoints.json"
 """File in scratch with the blocks of the endpoints that a stage asks."""
+JUDGE_KEY = "judge.models.{agent}"
+"""Key of the params section that says who judges an agent's answers; null where none does."""
 LOCK_VARIABLE = "AFM_LOCK_FD"
 """Environment variable: descriptor of the lock that says this stage is running; it closes with the process."""
 
@@ -115,6 +117,13 @@ class Stage:
             if not any(f"{{{axis}}}" in key for axis in missing)
         }
 
+    @property
+    def asks_judge(self) -> bool:
+        """Whether its agent's judge may be asked: it declares who that is."""
+        return any(
+            field.metadata.get("key") == JUDGE_KEY for field in dataclasses.fields(self.params)
+        )
+
 
 def path_fields(declaration: type) -> dict[str, bool]:
     """Map each path field of an Inputs or Outputs dataclass to whether it is required."""
@@ -157,7 +166,8 @@ def load_params(stage: Stage, tree: Mapping[str, Any], axes: Mapping[str, str], 
     sections: dict[str, Section | None] = dict.fromkeys(hints)
     for name, key in stage.params_keys(axes).items():
         value = cut(dict(tree), key, where=where)
-        sections[name] = parse_section(value, _section(hints[name]), where=f"{where}: {key}")
+        if value is not None or not typing.get_args(hints[name]):
+            sections[name] = parse_section(value, _section(hints[name]), where=f"{where}: {key}")
     return stage.params(**sections)
 
 

@@ -5,18 +5,21 @@ from pathlib import Path
 
 from afm.errors import UserError
 from afm.jsonl import read_rows, write_json
+from afm.judging import open_bench
 from afm.params.agents import AgentsParams
 from afm.params.backends import ToolsParams
+from afm.params.judge import AskingParams, JudgeModel
 from afm.params.scales import DapoParams, PromptStyle, ServeParams
 from afm.params.tools import SandboxParams
+from afm.rewards import REWARDS
 from afm.training.verl.checkpoints import step_folder
 from afm.training.verl.export import export_model
 from afm.training.verl.journal import read_steps, without_seconds, write_steps
 from afm.training.verl.launch import train
-from afm.training.verl.run import DapoRun
+from afm.training.verl.run import DapoRun, JudgeSeat
 from afm.training.verl.summary import card, summarise
 from afm.types import Query
-from stages._stage import Context, Stage, main
+from stages._stage import JUDGE_KEY, Context, Stage, main
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,8 @@ class Params:
     prompt: PromptStyle = field(metadata={"key": "scales.{scale}.prompt"})
     dapo: DapoParams = field(metadata={"key": "scales.{scale}.dapo"})
     serve: ServeParams = field(metadata={"key": "scales.{scale}.serve"})
+    asking: AskingParams = field(metadata={"key": "judge.asking"})
+    judge: JudgeModel | None = field(metadata={"key": JUDGE_KEY})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +63,44 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
     """Train, export the last checkpoint, and summarise the steps."""
     settings = _settings(params, inputs, context)
     _check_queries(settings)
-    train(settings)
+    calibration = _train(settings, params, context)
     last = step_folder(settings.checkpoints, settings.dapo.total_steps)
     rows = without_seconds(read_steps(context.steps))
-    metrics = summarise(rows)
+    metrics = summarise(rows) | calibration
     text = card(settings, metrics)
     export_model(last, inputs.model, outputs.model, card=text, dtype=params.serve.dtype)
     write_steps(outputs.steps, rows)
     write_json(outputs.metrics, metrics)
+
+
+def _train(settings: DapoRun, params: Params, context: Context) -> dict[str, float]:
+    """Train, with the agent's judge at hand where it has one; returns the judge's calibration.
+
+    Raises:
+        UserError: the judge cannot be reached, or agrees with too little of the gold set.
+    """
+    bench = open_bench(
+        settings.agents[context.agent],  # type: ignore[index]
+        params.judge,
+        params.asking,
+        endpoints=context.endpoints,
+        scratch=context.scratch,
+        facts=context.facts,
+    )
+    if bench is None:
+        train(settings)
+        return {}
+    with bench.open() as endpoint:
+        calibration = bench.calibrated(endpoint)
+        seat = JudgeSeat(
+            model=bench.model,
+            asking=bench.asking,
+            access=bench.access,
+            base_url=endpoint.base_url,
+            api_key_variable=endpoint.api_key_variable,
+        )
+        train(settings.model_copy(update={"judge": seat}))
+    return calibration.metrics("dapo")
 
 
 def _settings(params: Params, inputs: Inputs, context: Context) -> DapoRun:
@@ -91,6 +126,15 @@ def _check_queries(settings: DapoRun) -> None:
     if found == 0:
         raise UserError(
             f"{settings.queries} holds no query: raise select.max_pass_rate or prepare.counts"
+        )
+    judged = [
+        agent
+        for agent in settings.dapo.fixture_agents
+        if agent != settings.agent and REWARDS[settings.agents[agent].reward].is_judged
+    ]
+    if judged:
+        raise UserError(
+            f"dapo.fixture_agents {judged} need a judge, but only {settings.agent}'s is at hand: leave them out"
         )
     longest = settings.dapo.max_prompt_tokens + settings.max_response_tokens
     if longest > settings.serve.max_model_len:

@@ -6,16 +6,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from afm.errors import UserError
-from afm.filters import KNOBS, FilterContext, decide, measure, reasons
+from afm.filters import KNOBS, Candidate, FilterContext, answers_to_judge, decide, measure, reasons
 from afm.jsonl import read_rows, write_json, write_rows
+from afm.judging import judge_or_none, open_bench
 from afm.metrics import mean
 from afm.params.agents import AgentParams
 from afm.params.filter import FilterParams
+from afm.params.judge import AskingParams, JudgeModel
 from afm.params.tools import SandboxParams
 from afm.progress import Progress
 from afm.rewards import grade_answer
+from afm.rewards.llm_judge import pair_of
 from afm.types import LedgerRow, Query, Trajectory
-from stages._stage import Context, Stage, main
+from stages._stage import JUDGE_KEY, Context, Stage, main
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,8 @@ class Params:
     agent: AgentParams = field(metadata={"key": "agents.{agent}"})
     sandbox: SandboxParams
     filter: FilterParams
+    asking: AskingParams = field(metadata={"key": "judge.asking"})
+    judge: JudgeModel | None = field(metadata={"key": JUDGE_KEY})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,23 +62,54 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
     trajectories = read_rows(inputs.trajectories, Trajectory)
     queries = read_rows(inputs.queries / "sft.jsonl", Query)
     asked = match_queries(inputs.trajectories, trajectories, queries, context.agent)
-    rules = FilterContext(
-        params=params.filter,
-        agent=context.agent,
-        judge=lambda answer, query: grade_answer(
-            params.agent.reward, answer, query, params.sandbox
-        ),
-    )
-    progress = Progress(len(trajectories), "trajectories filtered")
-    ledger = []
-    for trajectory, query in zip(trajectories, asked, strict=True):
-        ledger.append(decide(measure(trajectory, query, params.agent), rules))
-        progress.advance()
+    candidates = [
+        measure(row, query, params.agent) for row, query in zip(trajectories, asked, strict=True)
+    ]
+    ledger, judge_metrics = decide_all(candidates, params, context)
     write_rows(outputs.ledger, ledger)
     require_verdicts(ledger, params.filter.quality.max_unjudged_share)
     require_some(ledger, context.agent)
     write_rows(outputs.accepted, accepted(trajectories, ledger))
-    write_json(outputs.metrics, summarise(ledger, reasons(params.filter)))
+    write_json(outputs.metrics, summarise(ledger, reasons(params.filter)) | judge_metrics)
+
+
+def decide_all(
+    candidates: Sequence[Candidate], params: Params, context: Context
+) -> tuple[list[LedgerRow], dict[str, float]]:
+    """Decide about every candidate; where a language model judges, it is asked about all answers first.
+
+    Returns:
+        The ledger, and the calibration of the judge that was asked.
+
+    Raises:
+        UserError: the judge cannot be reached, or agrees with too little of the gold set.
+    """
+    bench = open_bench(
+        params.agent,
+        params.judge,
+        params.asking,
+        endpoints=context.endpoints,
+        scratch=context.scratch,
+        facts=context.facts,
+    )
+    pairs = [
+        pair_of(answer, query) for answer, query in answers_to_judge(candidates, params.filter)
+    ]
+    judged = judge_or_none(bench, pairs)
+    verdicts = judged[0].grade if judged else None
+    rules = FilterContext(
+        params=params.filter,
+        agent=context.agent,
+        judge=lambda answer, query: grade_answer(
+            params.agent.reward, answer, query, params.sandbox, verdicts
+        ),
+    )
+    progress = Progress(len(candidates), "trajectories filtered")
+    ledger = []
+    for candidate in candidates:
+        ledger.append(decide(candidate, rules))
+        progress.advance()
+    return ledger, judged[1].metrics("filter") if judged else {}
 
 
 def match_queries(

@@ -8,10 +8,15 @@ from afm.comparison import gate, summarise
 from afm.errors import UserError
 from afm.evaluation import SHUFFLED
 from afm.jsonl import read_rows, write_json, write_rows
+from afm.judging import judge_or_none, open_bench
 from afm.params.agents import AgentParams
 from afm.params.evaluation import ScoreParams
+from afm.params.judge import AskingParams, JudgeModel
 from afm.params.tools import SandboxParams
 from afm.progress import Progress
+from afm.rewards.exact_match import NORMALISER_VERSION
+from afm.rewards.judge_prompt import Pair
+from afm.rewards.llm_judge import pair_of
 from afm.scoring import (
     PolicyScores,
     Scorer,
@@ -20,8 +25,8 @@ from afm.scoring import (
     check_same_queries,
     check_verdicts,
 )
-from afm.types import Query, Trajectory
-from stages._stage import Context, Stage, main
+from afm.types import Query, StopReason, Trajectory
+from stages._stage import JUDGE_KEY, Context, Stage, main
 
 MODELS = ("base", "sft", "rl")
 """Variants that are compared with each other."""
@@ -34,6 +39,8 @@ class Params:
     agent: AgentParams = field(metadata={"key": "agents.{agent}"})
     sandbox: SandboxParams
     score: ScoreParams
+    asking: AskingParams = field(metadata={"key": "judge.asking"})
+    judge: JudgeModel | None = field(metadata={"key": JUDGE_KEY})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +72,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
 
     Raises:
         UserError: records of the wrong policy, of unknown queries, over differing queries, or
-            with too few verdicts.
+            with too few verdicts; or a judge that agrees with too little of the gold set.
     """
     queries = {query.query_id: query for query in read_rows(inputs.queries / "eval.jsonl", Query)}
     records = {
@@ -73,15 +80,40 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
     }
     asked = {record.query_id for record in records["base"]}
     records["teacher"] = [row for row in records["teacher"] if row.query_id in asked]
-    scorer = Scorer(agent_params=params.agent, sandbox_params=params.sandbox)
+    bench = open_bench(
+        params.agent,
+        params.judge,
+        params.asking,
+        endpoints=context.endpoints,
+        scratch=context.scratch,
+        facts=context.facts,
+    )
+    judged = judge_or_none(bench, answers(records, queries))
+    scorer = Scorer(
+        agent_params=params.agent,
+        sandbox_params=params.sandbox,
+        judge=judged[0].grade if judged else None,
+    )
     rows = score_all(records, queries, scorer)
     check_verdicts(rows, params.score.max_unjudged_share)
     variants, controls = by_policy(rows)
     metrics = summarise(context.agent, variants, controls, params.score)
+    metrics["score/normaliser_version"] = NORMALISER_VERSION
+    metrics |= judged[1].metrics("score") if judged else {}
     write_rows(outputs.scores, rows)
     verdict = gate(context.agent, metrics, params.score.gate_tolerance)
     write_json(outputs.gate, verdict)
     write_json(outputs.metrics, metrics | {"gate/rl_is_champion": int(bool(verdict["passed"]))})
+
+
+def answers(records: dict[str, list[Trajectory]], queries: dict[str, Query]) -> list[Pair]:
+    """Return what a judge must see: the answers of all rollouts that did not fail."""
+    return [
+        pair_of(row.answer, queries[row.query_id])
+        for own in records.values()
+        for row in own
+        if row.answer is not None and row.stop_reason is not StopReason.FAILED
+    ]
 
 
 def read_records(path: Path, variant: str, queries: dict[str, Query]) -> list[Trajectory]:

@@ -10,6 +10,7 @@ from afm.chat import Completion, ModelClient, Sampling
 from afm.endpoint_client import read_endpoint, with_endpoint
 from afm.errors import UserError
 from afm.ids import derived_seed
+from afm.jobs import run_many
 from afm.jsonl import read_rows, write_json, write_rows
 from afm.metrics import mean, share
 from afm.model_files import load_tokenizer, resolve_model
@@ -19,8 +20,7 @@ from afm.params.scales import PromptStyle, ServeParams
 from afm.params.screening import ScreenParams
 from afm.params.tools import SandboxParams
 from afm.progress import Progress
-from afm.rewards import grade_answer
-from afm.rollout import run_many
+from afm.rewards import closed_book_reward, grade_answer
 from afm.screening import PassRate, ScreenSample, pass_rates
 from afm.screening_prompt import closed_book_message
 from afm.serving_client import with_served_model
@@ -231,11 +231,12 @@ def grade(
     params: Params, closed: Closed, queries: Sequence[Query], texts: Sequence[Sequence[str]]
 ) -> list[ScreenSample]:
     """Grade every sample with the agent's answer reward."""
+    reward = closed_book_reward(params.agent.reward)
     samples = []
     for query, group in zip(queries, texts, strict=True):
         for index, text in enumerate(group):
             answer = find_answer(text, closed)
-            value = grade_answer(params.agent.reward, answer, query, params.sandbox)
+            value = grade_answer(reward, answer, query, params.sandbox)
             samples.append(
                 ScreenSample(
                     query_id=query.query_id,

@@ -1,11 +1,11 @@
 """Progressive filtering of teacher trajectories, in the order of the paper (section 3.2)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from afm.filters import complexity, correction, quality, reflection
 from afm.filters.candidate import Candidate, FilterContext, Judge, Verdict, measure
 from afm.params.filter import FilterParams
-from afm.types import LedgerRow
+from afm.types import LedgerRow, Query
 
 __all__ = [
     "FILTERS",
@@ -13,6 +13,7 @@ __all__ = [
     "Candidate",
     "FilterContext",
     "Judge",
+    "answers_to_judge",
     "decide",
     "measure",
     "reasons",
@@ -45,6 +46,16 @@ def reasons(params: FilterParams) -> tuple[str, ...]:
     """Return the reasons that can drop a row under these params, in the order in which they are checked."""
     first = complexity.REASONS[params.complexity.measure]
     return (first, *quality.REASONS, *reflection.REASONS)
+
+
+def answers_to_judge(
+    candidates: Iterable[Candidate], params: FilterParams
+) -> Iterator[tuple[str, Query]]:
+    """Yield the answers that the quality stage will have judged, with their queries."""
+    for candidate in candidates:
+        answer = quality.final_answer(candidate)
+        if answer is not None and complexity.is_long_enough(candidate, params):
+            yield answer, candidate.query
 
 
 def decide(candidate: Candidate, context: FilterContext) -> LedgerRow:

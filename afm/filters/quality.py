@@ -16,14 +16,20 @@ REASONS = (
 
 def check(candidate: Candidate, context: FilterContext) -> Verdict:
     """Drop a candidate that no model should imitate; an answer without a verdict is no evidence and is dropped too."""
-    answer = candidate.trajectory.answer
-    if candidate.trajectory.stop_reason is not StopReason.ANSWERED or answer is None:
+    answer = final_answer(candidate)
+    if answer is None:
         return Verdict(reason="unfinished")
     try:
         correct = context.judge(answer, candidate.query) == 1.0
     except JudgeError as error:
         return Verdict(reason="unjudged", values={"unjudged": str(error)})
     return Verdict(reason=_fault(candidate, context, correct), values={"correct": correct})
+
+
+def final_answer(candidate: Candidate) -> str | None:
+    """Return the answer of a finished candidate; None for an unfinished one."""
+    trajectory = candidate.trajectory
+    return trajectory.answer if trajectory.stop_reason is StopReason.ANSWERED else None
 
 
 def _fault(candidate: Candidate, context: FilterContext, correct: bool) -> str | None:

@@ -23,8 +23,16 @@ class AgentParams(Section):
     """Longer observations lose their middle [characters]."""
     tool_timeout_s: PositiveFloat
     """A tool call that takes longer has failed [s]."""
-    reward: Literal["exact_match", "answer_times_format"]
-    """`answer_times_format` is the paper's product for code; `exact_match` the official MHQA script."""
+    reward: Literal[
+        "exact_match",
+        "exact_match_first",
+        "math",
+        "llm_judge",
+        "code_tests",
+        "answer_times_format",
+        "answer_times_grammar",
+    ]
+    """`llm_judge` is the paper's for web and QA, `answer_times_format` its product for code."""
 
 
 class AgentsParams(RootModel[dict[AgentName, AgentParams]]):

@@ -12,6 +12,7 @@ from afm.params.backends import ToolsParams
 from afm.params.endpoints import EndpointName, EndpointParams
 from afm.params.evaluation import EvaluateParams, ReportParams, ScoreParams
 from afm.params.filter import FilterParams
+from afm.params.judge import JudgeParams
 from afm.params.prepare import PrepareParams
 from afm.params.reading import cut, parse_section, read_tree
 from afm.params.rollout import RolloutParams, TeacherParams
@@ -35,6 +36,7 @@ class Params(Section):
     tools: ToolsParams
     sandbox: SandboxParams
     endpoints: dict[EndpointName, EndpointParams]
+    judge: JudgeParams
     teacher: TeacherParams
     rollout: RolloutParams
     filter: FilterParams
@@ -84,6 +86,42 @@ class Params(Section):
                 f"{sorted(self.endpoints)}: it screens {list(self.screen.endpoint_policy_agents)}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _judges_are_endpoints(self) -> Self:
+        """Name and revision stand twice, because stages track one agent's judge alone."""
+        for agent, judge in self.judge.models.items():
+            if judge is None:
+                continue
+            if judge.endpoint not in self.endpoints:
+                raise ValueError(
+                    f"judge.models.{agent}.endpoint {judge.endpoint!r} must be one of endpoints "
+                    f"{sorted(self.endpoints)}"
+                )
+            model = self.endpoints[judge.endpoint].model
+            if judge.model != model:
+                raise ValueError(
+                    f"judge.models.{agent} is {judge.name!r} at {judge.revision!r}, but "
+                    f"endpoints.{judge.endpoint}.model is {model.name!r} at {model.revision!r}: both must say the same"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _agents_have_their_judges(self) -> Self:
+        for agent, params in self.agents.items():
+            if params.reward == "llm_judge" and self.judge.models.get(agent) is None:
+                raise ValueError(
+                    f"agents.{agent}.reward llm_judge needs judge.models.{agent}: give it the endpoint, "
+                    f"name and revision of one of endpoints {sorted(self.endpoints)}"
+                )
+        return self
+
+    def asked_judge(self, agent: str | None) -> str | None:
+        """Return the endpoint that judges an agent's answers; None where none does."""
+        found = {str(name): judge for name, judge in self.judge.models.items()}.get(agent or "")
+        params = {str(name): params for name, params in self.agents.items()}.get(agent or "")
+        judged = params is not None and params.reward == "llm_judge"
+        return found.endpoint if judged and found is not None else None
 
 
 def read_params(path: Path) -> Params:

@@ -119,6 +119,8 @@ class DapoParams(AgentSection):
     checkpoint_steps: Positive
     max_failed_share: Share
     """Above this share of failed rollouts in a batch the stage stops."""
+    max_unjudged_share: Share
+    """Above this share of finished rollouts without a verdict the stage stops: the judge is broken."""
     max_probs_diff: PositiveFloat
     """Largest allowed difference between rollout and trainer probabilities."""
     fixture_agents: Annotated[tuple[AgentName, ...], Field(strict=False)]

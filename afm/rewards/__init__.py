@@ -1,6 +1,7 @@
 """Rewards: one set for filtering, screening, reinforcement and scoring.
 
-A reward judges the final answer that the policy wrote, never one that stands in an observation.
+A reward judges the final answer that the policy wrote, never one that stands in an observation. Verdicts of a language
+model are asked for beforehand, many at a time (`afm.judging`), and looked up here.
 """
 
 from collections.abc import Callable
@@ -9,15 +10,17 @@ from dataclasses import dataclass
 from afm.errors import JudgeError, UserError
 from afm.params.tools import SandboxParams
 from afm.rewards import code_tests, exact_match, math
-from afm.rewards.format import grade_code_calls, is_well_formed, policy_text
+from afm.rewards.format import grade_calls, grade_grammar, is_well_formed
 from afm.rewards.overlong import overlong_penalty
 from afm.rewards.reward import Reward
 from afm.types import Query, StopReason, Trajectory
 
 __all__ = [
     "REWARDS",
+    "Judge",
     "Reward",
     "Rule",
+    "closed_book_reward",
     "grade_answer",
     "is_well_formed",
     "overlong_penalty",
@@ -28,6 +31,9 @@ __all__ = [
 Grader = Callable[[str, Query, SandboxParams], float]
 """Final answer to 0 or 1; raises JudgeError where there is no verdict."""
 
+Judge = Callable[[str, Query], float]
+"""The same, of a judge that has been asked already."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
@@ -36,8 +42,10 @@ class Rule:
     answer: Grader
     trial: Grader | None = None
     """How a gold answer is tried, where that is more, or faster, than grading it."""
-    format: Callable[[str], float] | None = None
+    format: Callable[[Trajectory], float] | None = None
     """Factor from what the policy wrote; None where format earns nothing (paper: web and QA)."""
+    is_judged: bool = False
+    """Whether a language model decides; `answer` then says what decides where none can be asked (paper: screening)."""
 
 
 def _every_part(answer: str, query: Query, _sandbox: SandboxParams) -> float:
@@ -68,12 +76,19 @@ REWARDS: dict[str, Rule] = {
     "exact_match": Rule(answer=_every_part),
     "exact_match_first": Rule(answer=_first_part),
     "math": Rule(answer=_math, trial=_try_math),
+    "llm_judge": Rule(answer=_every_part, is_judged=True),
     "code_tests": Rule(answer=code_tests.grade, trial=code_tests.check),
     "answer_times_format": Rule(
-        answer=_tests_or_math, trial=_try_tests_or_math, format=grade_code_calls
+        answer=_tests_or_math, trial=_try_tests_or_math, format=grade_calls
+    ),
+    "answer_times_grammar": Rule(
+        answer=_tests_or_math, trial=_try_tests_or_math, format=grade_grammar
     ),
 }
-"""By the name in `agents.<agent>.reward`. `exact_match` is the official training rule, `_first` its evaluation rule."""
+"""By the name in `agents.<agent>.reward`. `exact_match` is the official training rule, `_first` its evaluation rule.
+
+`answer_times_format` takes the official rule of code calls, `answer_times_grammar` our stricter one, the whole grammar.
+"""
 
 
 def score_trajectory(
@@ -81,6 +96,7 @@ def score_trajectory(
     trajectory: Trajectory,
     query: Query,
     sandbox_params: SandboxParams,
+    judge: Judge | None = None,
 ) -> Reward:
     """Score a finished rollout; no answer scores 0.
 
@@ -93,26 +109,47 @@ def score_trajectory(
             f"trajectory {trajectory.trajectory_id} failed ({trajectory.error}): never a score"
         )
     assert trajectory.query_id == query.query_id, (trajectory.query_id, query.query_id)
-    breakdown = {"answer": grade_answer(reward_name, trajectory.answer, query, sandbox_params)}
+    answer = grade_answer(reward_name, trajectory.answer, query, sandbox_params, judge)
+    breakdown = {"answer": answer}
     value = breakdown["answer"]
     format_rule = _rule(reward_name).format
     if format_rule is not None:
-        breakdown["format"] = format_rule(policy_text(trajectory))
+        breakdown["format"] = format_rule(trajectory)
         value *= breakdown["format"]
     return Reward(value=value, breakdown=breakdown)
 
 
 def grade_answer(
-    reward_name: str, answer: str | None, query: Query, sandbox_params: SandboxParams
+    reward_name: str,
+    answer: str | None,
+    query: Query,
+    sandbox_params: SandboxParams,
+    judge: Judge | None = None,
 ) -> float:
     """Grade a final answer alone, without format; None scores 0.
 
     Raises:
         JudgeError: no verdict.
+        UserError: unknown reward, or one that needs a judge where none is given.
+    """
+    rule = _rule(reward_name)
+    if rule.is_judged and judge is None:
+        raise UserError(f"reward {reward_name!r} needs a judge: set judge.models.<agent>")
+    if answer is None:
+        return 0.0
+    if rule.is_judged:
+        assert judge is not None
+        return judge(answer, query)
+    return rule.answer(answer, query, sandbox_params)
+
+
+def closed_book_reward(reward_name: str) -> str:
+    """Return the reward that grades answers without tools: exact match in place of a judge (paper 3.3.1).
+
+    Raises:
         UserError: unknown reward.
     """
-    grader = _rule(reward_name).answer
-    return grader(answer, query, sandbox_params) if answer is not None else 0.0
+    return "exact_match" if _rule(reward_name).is_judged else reward_name
 
 
 def validate(

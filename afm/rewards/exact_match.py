@@ -5,14 +5,14 @@ import string
 import unicodedata
 from collections.abc import Sequence
 
-NORMALISER_VERSION = 1
-"""Part of every score's meaning: a change of the rules below alone can move a score by ten points."""
+NORMALISER_VERSION = 2
+"""Part of every score's meaning, and in its metrics: a change of the rules alone can move a score by ten points."""
 
 SEPARATOR = "|"
 """Between the parts of an answer that names several things (official prompt)."""
 
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-NUMERIC = re.compile(r"(?<!\w)-(?=\.?\d)|(?<![^\W\d])\.(?=\d)")
+SIGN, POINT = re.compile(r"-\.?\d"), re.compile(r"\.\d")
 """Sign and decimal point of a number: without them -5 would equal 5, and 3.5 would equal 35."""
 
 
@@ -22,7 +22,8 @@ def normalise(text: str) -> str:
     NFKC, lower case, no punctuation (but for signs and decimal points), no articles, single spaces. Where nothing is
     left ("A", "The"), the form before the removals stands, or every such answer would equal every other.
     """
-    raw = unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-").lower()
+    lower = unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-").lower()
+    raw = unicodedata.normalize("NFKC", lower)
     bare = ARTICLES.sub(" ", _without_punctuation(raw))
     return " ".join(bare.split()) or " ".join(raw.split())
 
@@ -43,12 +44,17 @@ def _accepted(golds: Sequence[str]) -> set[str]:
 
 
 def _without_punctuation(text: str) -> str:
-    kept = {match.start() for match in NUMERIC.finditer(text)}
-    return "".join(
-        character
-        for index, character in enumerate(text)
-        if index in kept or not _is_punctuation(character)
-    )
+    kept = ""
+    for index, character in enumerate(text):
+        # What is kept already decides, not the text: a second pass must find nothing more to remove.
+        if not _is_punctuation(character) or _belongs_to_number(text, index, kept[-1:]):
+            kept += character
+    return kept
+
+
+def _belongs_to_number(text: str, index: int, before: str) -> bool:
+    is_sign = SIGN.match(text, index) is not None and not before.isalnum()
+    return is_sign or (POINT.match(text, index) is not None and not before.isalpha())
 
 
 def _is_punctuation(character: str) -> bool:

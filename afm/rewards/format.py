@@ -1,6 +1,6 @@
 """Format rules: the code agent's call format (paper 3.3; official format_reward.py) and the grammar's transitions.
 
-Both look at what the policy wrote: a tag inside an observation is nobody's fault.
+All look at what the policy wrote: a tag inside an observation is nobody's fault.
 """
 
 import re
@@ -35,6 +35,17 @@ def grade_code_calls(text: str) -> float:
         return 0.0
     nested = len(bodies) != text.count("<code>")
     return float(not nested and all(CALL_BODY.fullmatch(body) for body in bodies))
+
+
+def grade_calls(trajectory: Trajectory) -> float:
+    """Apply the official rule to what the policy wrote; see `grade_code_calls`."""
+    return grade_code_calls(policy_text(trajectory))
+
+
+def grade_grammar(trajectory: Trajectory) -> float:
+    """Return 1 where the calls have the official form and no transition rule of the code agent is broken, else 0."""
+    broken = violations(trajectory.steps, "plan_first", ("code",), trajectory.segments)
+    return 0.0 if broken else grade_calls(trajectory)
 
 
 def is_well_formed(trajectory: Trajectory, agent_params: AgentParams) -> bool:

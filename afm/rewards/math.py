@@ -24,6 +24,8 @@ START_S = 60.0
 """Longest start of a worker: importing sympy on a busy machine [s]."""
 DEADLINE_S = 10.0
 """Longest verdict [s] (script: 5 to parse and 5 to verify)."""
+MAX_ANSWER_CHARS = 4000
+"""A longer answer is no answer: parsing takes time that grows with its square [characters] (ours)."""
 
 SELF_TEST = (
     ("50\\%", "\\boxed{0.5}", True),
@@ -45,14 +47,14 @@ PROSE = re.compile(r"(?<![\\\w])[^\W\d_]{3,}")
 
 
 def grade(answer: str, gold: str, *, deadline_s: float = DEADLINE_S) -> float:
-    """Return 1 when the answer equals the gold answer as text or as mathematics, else 0.
+    """Return 1 when the answer equals the gold answer as text or as mathematics, else 0; 0 where it is far too long.
 
     Raises:
         JudgeError: no verdict (time-out, crash, or a gold answer that cannot be parsed).
         UserError: the environment of Math-Verify is missing or broken.
     """
     given = _content(answer)
-    if not given:
+    if not given or len(answer) > MAX_ANSWER_CHARS:
         return 0.0
     if given == _content(gold):
         return 1.0

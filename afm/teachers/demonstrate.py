@@ -10,12 +10,13 @@ from pathlib import Path
 from afm.agents import user_message
 from afm.errors import UserError
 from afm.ids import derived_seed
+from afm.jobs import run_many
 from afm.params.agents import AgentParams
 from afm.params.backends import ToolsParams
 from afm.params.rollout import TeacherParams
 from afm.params.tools import SandboxParams
 from afm.progress import Progress
-from afm.rollout import Limits, rollout, run_many
+from afm.rollout import Limits, rollout
 from afm.teachers import Teacher, open_teacher
 from afm.teachers.pieces import count_pieces
 from afm.teachers.script import MISTAKES

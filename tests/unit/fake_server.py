@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -63,6 +64,12 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     cut: bool = False
     """Close the connection instead."""
+    raw: bytes | None = None
+    """Body as it is, in place of `body`."""
+    missing: int = 0
+    """Bytes at the end of the body that are announced and never sent."""
+    wait_s: float = 0.0
+    """Before it answers."""
 
 
 @dataclass
@@ -71,15 +78,46 @@ class Script:
 
     answers: list[Answer]
     requests: list[tuple[str, Any, dict[str, str]]] = field(default_factory=list)
+    reply: Callable[[Any], Answer] | None = None
+    """Answers by the request's body, in place of `answers`."""
+
+    def next(self, body: Any) -> Answer:
+        """Return the next answer; the last one repeats."""
+        if self.reply is not None and body is not None:
+            return self.reply(body)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def said(text: str | None) -> Answer:
+    """A chat answer with this text."""
+    message = {"role": "assistant", "content": text}
+    return Answer(
+        body={
+            "id": "1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": MODEL,
+            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+            "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
+        }
+    )
+
+
+def listed() -> Answer:
+    """The answer to `GET /models`."""
+    return Answer(body={"data": [{"id": MODEL, "root": "/models/it"}]})
 
 
 @contextmanager
-def scripted_server(*answers: Answer) -> Iterator[tuple[Endpoint, Script]]:
-    """Serve answers on a free port; the last one repeats."""
-    script = Script(list(answers))
+def scripted_server(
+    *answers: Answer, reply: Callable[[Any], Answer] | None = None
+) -> Iterator[tuple[Endpoint, Script]]:
+    """Serve answers on a free port; the last one repeats. With `reply`, posts are answered by it."""
+    script = Script(list(answers), reply=reply)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
             self._answer(self.rfile.read(int(self.headers.get("Content-Length", 0))))
@@ -88,19 +126,22 @@ def scripted_server(*answers: Answer) -> Iterator[tuple[Endpoint, Script]]:
             self._answer(b"null")
 
         def _answer(self, raw: bytes) -> None:
-            script.requests.append((self.path, json.loads(raw), dict(self.headers)))
-            answer = script.answers.pop(0) if len(script.answers) > 1 else script.answers[0]
+            asked = json.loads(raw)
+            script.requests.append((self.path, asked, dict(self.headers)))
+            answer = script.next(asked)
+            time.sleep(answer.wait_s)
             if answer.cut:
                 self.close_connection = True
                 return
-            body = json.dumps(answer.body).encode()
+            body = json.dumps(answer.body).encode() if answer.raw is None else answer.raw
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(body[: len(body) - answer.missing])
+            self.close_connection = self.close_connection or answer.missing > 0
 
         def log_message(self, *_arguments: Any) -> None:
             pass

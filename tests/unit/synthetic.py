@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from afm.params.agents import AgentParams
+from afm.params.judge import AskingParams
 from afm.params.reading import cut, parse_section, read_tree
 from afm.params.tools import SandboxParams
 from afm.tags import observation_text, parse_steps
@@ -44,6 +45,14 @@ def _params_tree() -> dict[str, Any]:
 def params_tree() -> dict[str, Any]:
     """Return a copy of params.yaml that a test may change."""
     return copy.deepcopy(_params_tree())
+
+
+@lru_cache
+def asking_params() -> AskingParams:
+    """Read `judge.asking` of params.yaml."""
+    return parse_section(
+        cut(_params_tree(), "judge.asking", where="params"), AskingParams, where="params"
+    )
 
 
 @lru_cache

@@ -112,6 +112,8 @@ def test_text_needs_no_worker(monkeypatch, tmp_path):
     assert math.grade("$\\boxed{1024}$", "\\boxed{1024}") == 1.0
     assert math.grade("", "3") == 0.0
     assert math.grade("\\boxed{}", "3") == 0.0
+    assert math.grade("1" * math.MAX_ANSWER_CHARS, "1" * math.MAX_ANSWER_CHARS) == 1.0
+    assert math.grade("1+" * math.MAX_ANSWER_CHARS + "1", "3") == 0.0
     assert math.grade("olleh", "hello") == 0.0
     assert math.grade("\\boxed{HELLO}", "hello") == 1.0
     assert math.grade("\\boxed{god, cat}", "dog, cat") == 0.0

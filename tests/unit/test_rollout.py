@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from afm.errors import ModelError, SandboxError, ToolError
+from afm.jobs import run_many
 from afm.params.agents import AgentParams
-from afm.rollout import Action, Limits, rollout, run_many
+from afm.rollout import Action, Limits, rollout
 from afm.tools.base import RolloutContext, ToolResult
 from afm.types import Query, StopReason, Trajectory, make_query
 

@@ -102,10 +102,10 @@ def test_nothing_accepted_names_counts_and_knobs_and_leaves_the_ledger(tmp_path)
 
 
 def test_a_judge_that_gives_no_verdicts_stops_the_stage(tmp_path, monkeypatch):
-    def silent(name, given, asked, sandbox):
+    def silent(name, given, asked, sandbox, judge):
         if asked == QUERIES[0]:
             raise JudgeError("the judge is down")
-        return grade_answer(name, given, asked, sandbox)
+        return grade_answer(name, given, asked, sandbox, judge)
 
     monkeypatch.setattr("stages.filter.grade_answer", silent)
     with pytest.raises(UserError, match=r"2 of 5 answers got no verdict.*the judge is down"):

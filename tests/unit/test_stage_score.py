@@ -12,7 +12,7 @@ from afm.types import StopReason
 from stages._stage import Context
 from stages.score import Inputs, Outputs, Params, run
 from tests.unit.stage_helpers import finite_or_null, run_by_hand, write_params
-from tests.unit.synthetic import SANDBOX, agent_params, good_parts, query, trajectory
+from tests.unit.synthetic import SANDBOX, agent_params, asking_params, good_parts, query, trajectory
 
 QUERIES = [query(f"Question {number}?", split="eval", hops=1 + number % 2) for number in range(10)]
 MODEL_QUERIES = QUERIES[:8]
@@ -22,6 +22,8 @@ SOLVED = {"base": 0, "sft": 4, "rl": 7, "sft+shuffled": 1, "rl+shuffled": 0, "te
 PARAMS = Params(
     agent=agent_params("mhqa"),
     sandbox=SANDBOX,
+    asking=asking_params(),
+    judge=None,
     score=ScoreParams(
         seed=43,
         bootstrap_resamples=300,

@@ -3,6 +3,7 @@
 `python tests/unit/verl_checks.py RUN_FILE` prints one JSON object: check -> "ok" or what failed.
 """
 
+import asyncio
 import json
 import os
 import sys
@@ -27,7 +28,7 @@ from afm.jsonl import read_json  # noqa: E402
 from afm.training.verl import sampler, trainer  # noqa: E402
 from afm.training.verl.configure import compose  # noqa: E402
 from afm.training.verl.journal import append_row  # noqa: E402
-from afm.training.verl.run import current_run  # noqa: E402
+from afm.training.verl.run import JudgeSeat, current_run  # noqa: E402
 from afm.training.verl.stream import QueryStream  # noqa: E402
 
 RUN = current_run()
@@ -144,9 +145,88 @@ def check_a_failed_rollout_leaves_its_group() -> None:
 def check_too_many_failures_stop_the_stage() -> None:
     queue = Queue()
     queue.add("a", [1.0, None, 0.0])
-    append_row(RUN.failures, {"step": 1, "error": "ToolError: index gone"})
+    append_row(RUN.failures, {"step": 1, "uid": "a", "kind": "failed", "error": "index gone"})
     buffer = make_sampler(queue, refuse, max_failed_share=0.05)
     raises(TrainerError, "index gone", lambda: buffer.sample(1, "train", 1))
+
+
+def check_an_unjudged_rollout_leaves_its_group_and_is_no_failure() -> None:
+    queue = Queue()
+    queue.add("u", [1.0, None, 0.0])
+    append_row(RUN.failures, {"step": 1, "uid": "u", "kind": "unjudged", "error": "judge gone"})
+    limits = {"max_failed_share": 0.0, "max_unjudged_share": 0.5, "max_gen_batches": 1}
+    batch, metrics = make_sampler(queue, refuse, **limits).sample(1, "train", 1)
+    assert list(batch.keys) == ["u_0_0", "u_2_0"]
+    assert (metrics["dapo/failed"], metrics["dapo/unjudged"]) == (0, 1), metrics
+    assert (metrics["dapo/acc_mean"], metrics["dapo/rollouts"]) == (0.5, 2), metrics
+
+
+def check_a_broken_judge_stops_the_stage() -> None:
+    queue = Queue()
+    queue.add("v", [1.0, None, 0.0])
+    append_row(RUN.failures, {"step": 1, "uid": "v", "kind": "unjudged", "error": "judge gone"})
+    buffer = make_sampler(queue, refuse, max_unjudged_share=0.05)
+    raises(UserError, "judge gone", lambda: buffer.sample(1, "train", 1))
+
+
+def judged_run(base_url: str) -> Any:
+    """Return the run with a judge at an address."""
+    who = {"endpoint": "judge", "name": "policy", "revision": "r"}
+    access = {"model": {"name": "policy", "revision": "r"}, "base_url": base_url, "timeout_s": 2.0}
+    access |= {"api_key_variable": None, "concurrency": 4, "max_tries": 1, "max_total_tokens": None}
+    access |= {"prompt_price": 0.0, "completion_price": 0.0}
+    asking = {"prompt": "equivalence_v1", "max_answer_chars": 100, "max_tokens": 64, "max_asks": 1}
+    asking |= {"decoy_check": True, "min_agreement": 0.9}
+    seat = {"model": who, "asking": asking, "access": access, "base_url": base_url}
+    judge = JudgeSeat.model_validate(seat | {"api_key_variable": None})
+    agent = RUN.agents["mhqa"].model_copy(update={"reward": "llm_judge"})
+    return RUN.model_copy(update={"judge": judge, "agents": {**RUN.agents, "mhqa": agent}})
+
+
+def check_the_agent_loop_asks_the_judge_and_leaves_out_what_it_does_not_judge() -> None:
+    import tests
+    from afm.training.verl import agent_loop
+
+    # Some package of that environment brings a `tests` of its own, which goes before a folder without __init__.
+    tests.__path__ = [str(Path.cwd() / "tests")]
+    from tests.unit.fake_server import listed, said, scripted_server
+    from tests.unit.judge_world import data_of, honest
+    from tests.unit.synthetic import good_parts, query, trajectory
+
+    def judge(body: Any) -> Any:
+        return said("INCORRECT") if data_of(body)["candidate"] == "?" else honest(body)
+
+    asked = query()
+    with scripted_server(listed(), reply=judge) as (endpoint, _):
+        run = judged_run(endpoint.base_url)
+        agent_loop.current_run = lambda: run
+        agent_loop._judge.cache_clear()
+        loop = object.__new__(agent_loop.PolicyLoop)
+        loop.agent, loop.run_settings = "mhqa", run
+
+        async def reward(text: str) -> Any:
+            row = trajectory(asked, good_parts(text), policy="rl")
+            verdict = await loop._verdict(row, asked)
+            return loop._score(row, asked, 1, f"uid-{text}", verdict)
+
+        async def rewards() -> list[Any]:
+            return list(await asyncio.gather(*map(reward, ("oslo", "Bergen", "?"))))
+
+        right, wrong, unjudged = asyncio.run(rewards())
+    assert (right.acc, wrong.acc, unjudged) == (1.0, 0.0, None), (right, wrong, unjudged)
+    assert sampler.unjudged_rollouts(run, "uid-?") == 1
+    assert sampler.unjudged_rollouts(run, "uid-Bergen") == 0
+
+
+def check_another_judge_is_another_run() -> None:
+    one = judged_run("http://a/v1")
+    moved = one.model_copy(
+        update={"judge": one.judge.model_copy(update={"base_url": "http://b/v1"})}
+    )
+    model = one.judge.model.model_copy(update={"revision": "s"})
+    other = one.model_copy(update={"judge": one.judge.model_copy(update={"model": model})})
+    assert one.fingerprint() == moved.fingerprint() != other.fingerprint()
+    assert one.fingerprint() != RUN.fingerprint()
 
 
 def check_a_bug_in_the_agent_loop_stops_the_stage() -> None:

@@ -12,16 +12,20 @@ from verl.experimental.agent_loop.agent_loop import (
 )
 
 from afm.agents import stop_strings, user_message
+from afm.chat import ModelClient
+from afm.endpoint import Endpoint
+from afm.endpoint_client import limits_of
 from afm.errors import JudgeError, SandboxError
 from afm.ids import derived_seed
 from afm.jsonl import read_json
 from afm.params.agents import AgentParams
-from afm.rewards import score_trajectory
+from afm.rewards import REWARDS, Judge, score_trajectory
+from afm.rewards.llm_judge import CACHE, LlmJudge, VerdictCache, judge_each, pair_of
 from afm.rollout import Limits, rollout
 from afm.sessions import prompt_ids
 from afm.tools.assembly import assemble_toolbox
 from afm.tools.base import Toolbox
-from afm.training.verl.journal import append_row
+from afm.training.verl.journal import FAILED, UNJUDGED, append_row
 from afm.training.verl.reward import Scored, extra_info, shape
 from afm.training.verl.run import DapoRun, current_run
 from afm.training.verl.session import ServerSession
@@ -42,6 +46,21 @@ def _toolbox(agent: str) -> Toolbox:
 
 
 @cache
+def _judge() -> LlmJudge | None:
+    """Return the run's judge: one client per process, whose limits hold for all of its rollouts together."""
+    run = current_run()
+    seat = run.judge
+    if seat is None:
+        return None
+    endpoint = Endpoint(
+        base_url=seat.base_url, model=seat.model.name, api_key_variable=seat.api_key_variable
+    )
+    client = ModelClient(endpoint, limits_of(seat.access))
+    cache = VerdictCache(run.scratch / CACHE)
+    return LlmJudge(client=client, model=seat.model, asking=seat.asking, cache=cache)
+
+
+@cache
 def end_ids(model: Path, eos: int) -> frozenset[int]:
     """Return the tokens that end a turn: the tokenizer's, and those of the generation config."""
     config = model / "generation_config.json"
@@ -53,8 +72,8 @@ def end_ids(model: Path, eos: int) -> frozenset[int]:
 class PolicyLoop(AgentLoopBase):  # type: ignore[misc]
     """Rolls one query out and rewards it.
 
-    A failed rollout returns no output at all: verl then has one sample fewer in the group, so that the failure moves
-    neither its mean nor its deviation. A masked row would still move both (miles#2802).
+    A failed or unjudged rollout returns no output at all: verl then has one sample fewer in the group, so that the
+    failure moves neither its mean nor its deviation. A masked row would still move both (miles#2802).
     """
 
     def __init__(self, *args: Any, agent: str, **kwargs: Any) -> None:
@@ -70,7 +89,8 @@ class PolicyLoop(AgentLoopBase):  # type: ignore[misc]
         seed = derived_seed(self.run_settings.dapo.seed, "rollout", step, row["uid"], sample_index)
         session = self._session(query, sampling_params, seed, f"{row['uid']}-{sample_index}")
         trajectory = await self._roll_out(session, query, step, sample_index, seed)
-        scored = await asyncio.to_thread(self._score, trajectory, query, step)
+        verdict = await self._verdict(trajectory, query)
+        scored = await asyncio.to_thread(self._score, trajectory, query, step, row["uid"], verdict)
         if scored is None:
             return []
         return _output(session, trajectory, scored, step)
@@ -115,31 +135,52 @@ class PolicyLoop(AgentLoopBase):  # type: ignore[misc]
             prompt_tokens=len(session.prompt_ids),
         )
 
-    def _score(self, trajectory: Trajectory, query: Query, step: int) -> Scored | None:
+    async def _verdict(self, trajectory: Trajectory, query: Query) -> Judge | None:
+        """Ask the judge about an answer; None where the reward asks none."""
+        judge = _judge() if REWARDS[self._params.reward].is_judged else None
+        if judge is None:
+            return None
+        answer = trajectory.answer
+        pairs = [] if answer is None or is_failed(trajectory) else [pair_of(answer, query)]
+        return (await judge_each(judge, pairs)).grade
+
+    def _score(
+        self, trajectory: Trajectory, query: Query, step: int, uid: str, verdict: Judge | None
+    ) -> Scored | None:
         """Reward a trajectory, or record why there is no reward."""
-        if trajectory.stop_reason is StopReason.FAILED:
-            self._record_failure(trajectory, step, str(trajectory.error))
+        if is_failed(trajectory):
+            self._record(trajectory, step, uid, FAILED, str(trajectory.error))
             return None
         try:
             reward = score_trajectory(
-                self._params.reward, trajectory, query, self.run_settings.sandbox
+                self._params.reward, trajectory, query, self.run_settings.sandbox, verdict
             )
-        except (JudgeError, SandboxError) as error:
-            self._record_failure(trajectory, step, f"{type(error).__name__}: {error}")
+        except JudgeError as error:
+            self._record(trajectory, step, uid, UNJUDGED, f"JudgeError: {error}")
+            return None
+        except SandboxError as error:
+            self._record(trajectory, step, uid, FAILED, f"SandboxError: {error}")
             return None
         budget = self.run_settings.response_tokens(step)
         tokens = trajectory.usage.policy_tokens
         return shape(reward, tokens, budget=budget, dapo=self.run_settings.dapo)
 
-    def _record_failure(self, trajectory: Trajectory, step: int, error: str) -> None:
+    def _record(self, trajectory: Trajectory, step: int, uid: str, kind: str, error: str) -> None:
         row = {
             "step": step,
             "query_id": trajectory.query_id,
             "agent": self.agent,
             "error": error,
             "tool_facts": [fact.model_dump(mode="json") for fact in trajectory.tool_facts],
+            "uid": uid,
+            "kind": kind,
         }
         append_row(self.run_settings.failures, row)
+
+
+def is_failed(trajectory: Trajectory) -> bool:
+    """Tell whether a rollout is no evidence about the policy."""
+    return trajectory.stop_reason is StopReason.FAILED
 
 
 def _output(

@@ -31,19 +31,29 @@ class Tally:
     groups: int = 0
     kept: int = 0
     failed: int = 0
+    unjudged: int = 0
+    """Rollouts that ended well and got no verdict; not among `failed`."""
     gen_batches: int = 0
     samples: list[Sample] = field(default_factory=list)
 
     @property
     def failed_share(self) -> float:
         """Share of rollouts that failed; NaN before any rollout."""
-        return _share(self.failed, self.failed + len(self.samples))
+        return _share(self.failed, self.failed + self.unjudged + len(self.samples))
 
-    def add(self, group: Sequence[Sample], *, kept: bool) -> None:
-        """Count one group; samples that are missing have failed."""
+    @property
+    def unjudged_share(self) -> float:
+        """Share of the rollouts shown to a judge that got no verdict; NaN before any."""
+        return _share(self.unjudged, self.unjudged + len(self.samples))
+
+    def add(self, group: Sequence[Sample], *, kept: bool, unjudged: int = 0) -> None:
+        """Count one group; samples that are missing have failed, but for those without a verdict."""
         self.groups += 1
         self.kept += kept
-        self.failed += self.group_size - len(group)
+        missing = self.group_size - len(group)
+        assert unjudged <= missing, (unjudged, missing)
+        self.unjudged += unjudged
+        self.failed += missing - unjudged
         self.samples.extend(group)
 
     def metrics(self) -> dict[str, float]:
@@ -55,6 +65,7 @@ class Tally:
             "kept_groups": self.kept,
             "gen_batches": self.gen_batches,
             "failed": self.failed,
+            "unjudged": self.unjudged,
             "rollouts": len(self.samples),
             "policy_tokens": self._policy_tokens,
             "observation_tokens": sum(sample.observation_tokens for sample in self.samples),

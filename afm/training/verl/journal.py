@@ -21,6 +21,9 @@ VERL_METRICS = {
 }
 """verl's names and ours. `kl` is the mean log-ratio of the updated to the sampling policy."""
 
+FAILED, UNJUDGED = "failed", "unjudged"
+"""Kinds of rows of the run's failures: the rollout failed, or it ended well and no verdict came."""
+
 SAMPLER_PREFIX = "dapo/"
 """Prefix under which the sampler hands over its own numbers."""
 

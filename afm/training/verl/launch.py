@@ -34,7 +34,8 @@ def train(run: DapoRun) -> None:
         TrainerError: anything else did.
     """
     resumed = prepare_resume(run.checkpoints, run.fingerprint())
-    cut_back(run.steps, resumed)
+    for path in (run.steps, run.failures):
+        cut_back(path, resumed)
     if resumed >= run.dapo.total_steps:
         return
     _make_fixture_indexes(run)

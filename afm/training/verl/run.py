@@ -12,6 +12,8 @@ from afm.jsonl import read_json, read_rows, write_json
 from afm.params._model import AgentName
 from afm.params.agents import AgentParams
 from afm.params.backends import ToolsParams
+from afm.params.endpoints import EndpointParams
+from afm.params.judge import AskingParams, JudgeModel
 from afm.params.scales import DapoParams, ServeParams
 from afm.params.tools import SandboxParams
 from afm.training.verl.fixtures import fixture_queries
@@ -19,6 +21,19 @@ from afm.types import Query
 
 RUN_VARIABLE = "AFM_DAPO_RUN"
 """Environment variable that names the file of the run; Ray workers inherit it."""
+
+
+class JudgeSeat(BaseModel):
+    """The judge of a run, at its address."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: JudgeModel
+    asking: AskingParams
+    access: EndpointParams
+    base_url: str
+    api_key_variable: str | None
+    """NAME of the variable with the key; workers inherit the variable itself."""
 
 
 class DapoRun(BaseModel):
@@ -42,6 +57,8 @@ class DapoRun(BaseModel):
     dapo: DapoParams
     """Settings with the agent's own values in place."""
     serve: ServeParams
+    judge: JudgeSeat | None = None
+    """Where the agent's reward asks one."""
     scratch: Path
     steps: Path
     """JSONL of training steps, appended live."""
@@ -58,7 +75,7 @@ class DapoRun(BaseModel):
 
     @property
     def failures(self) -> Path:
-        """JSONL of rollouts that failed: never rewarded, only counted."""
+        """JSONL of rollouts that failed or got no verdict: never rewarded, only counted."""
         return self.scratch / "failed_rollouts.jsonl"
 
     @property
@@ -123,6 +140,8 @@ class DapoRun(BaseModel):
         fields = self.model_dump(
             mode="json", include={"agent", "agents", "tools", "sandbox", "prompt", "dapo"}
         )
+        if self.judge is not None:
+            fields["judge"] = self.judge.model_dump(mode="json", include={"model", "asking"})
         return content_id([fields, rows])
 
 

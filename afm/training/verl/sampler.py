@@ -1,6 +1,5 @@
 """verl's replay buffer with DAPO's group filtering, and the cap on generation batches that verl ignores."""
 
-import json
 from typing import Any
 
 import transfer_queue as tq  # type: ignore[import-not-found]
@@ -10,7 +9,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from afm.errors import TrainerError, UserError
 from afm.jsonl import write_json
 from afm.training.verl.groups import Draws, Sample, Tally, by_group, next_draw, usable
-from afm.training.verl.journal import SAMPLER_PREFIX
+from afm.training.verl.journal import FAILED, SAMPLER_PREFIX, UNJUDGED, read_steps
 from afm.training.verl.reward import sample_of
 from afm.training.verl.run import DapoRun, current_run
 
@@ -32,7 +31,7 @@ class CappedSampler(ReplayBuffer):  # type: ignore[misc]
 
         Raises:
             TrainerError: an agent loop raised, or too many rollouts failed.
-            UserError: no group is informative.
+            UserError: no group is informative, or too many rollouts got no verdict.
         """
         tally = Tally(group_size=self.run.dapo.group_size, gen_batches=1)
         judged: set[str] = set()
@@ -74,7 +73,9 @@ class CappedSampler(ReplayBuffer):  # type: ignore[misc]
         for uid in new:
             group = groups.get(uid, [])
             keep = usable(group, dynamic_sampling=self.run.dapo.dynamic_sampling)
-            tally.add(group, kept=keep)
+            missing = self.run.dapo.group_size - len(group)
+            unjudged = unjudged_rollouts(self.run, uid) if missing else 0
+            tally.add(group, kept=keep, unjudged=unjudged)
             draws.add(uid, group, kept=keep)
             if keep:
                 kept.append(uid)
@@ -105,19 +106,33 @@ class CappedSampler(ReplayBuffer):  # type: ignore[misc]
         return {SAMPLER_PREFIX + name: value for name, value in tally.metrics().items()}
 
 
+def unjudged_rollouts(run: DapoRun, uid: str) -> int:
+    """Count the rollouts of a group that ended well and got no verdict."""
+    rows = read_steps(run.failures)
+    return sum(row["uid"] == uid and row["kind"] == UNJUDGED for row in rows)
+
+
 def check_failures(tally: Tally, run: DapoRun) -> None:
-    """Stop when too many rollouts failed.
+    """Stop when too many rollouts failed, or too many got no verdict.
 
     Raises:
-        TrainerError: more than `max_failed_share` of this step's rollouts have.
+        TrainerError: more than `max_failed_share` of this step's rollouts have failed.
+        UserError: more than `max_unjudged_share` of those that ended well are unjudged: the judge is to be mended.
     """
-    if tally.failed_share <= run.dapo.max_failed_share:
-        return
-    last = run.failures.read_text(encoding="utf-8").splitlines()[-1]
-    raise TrainerError(
-        f"{tally.failed} of {tally.failed + len(tally.samples)} rollouts failed, more than "
-        f"dapo.max_failed_share {run.dapo.max_failed_share}; the last: {json.loads(last)['error']}"
-    )
+    if tally.failed_share > run.dapo.max_failed_share:
+        raise TrainerError(
+            f"{tally.failed} of {tally.failed + tally.unjudged + len(tally.samples)} rollouts failed, more than "
+            f"dapo.max_failed_share {run.dapo.max_failed_share}; the last: {_last_error(run, FAILED)}"
+        )
+    if tally.unjudged_share > run.dapo.max_unjudged_share:
+        raise UserError(
+            f"{tally.unjudged} of {tally.unjudged + len(tally.samples)} rollouts got no verdict, more than "
+            f"dapo.max_unjudged_share {run.dapo.max_unjudged_share}; mend the judge: {_last_error(run, UNJUDGED)}"
+        )
+
+
+def _last_error(run: DapoRun, kind: str) -> str:
+    return next(str(r["error"]) for r in reversed(read_steps(run.failures)) if r["kind"] == kind)
 
 
 def no_gradient(tally: Tally, run: DapoRun) -> str:

@@ -24,6 +24,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "dapo/kept_group_share": _share(_sum(rows, "kept_groups"), _sum(rows, "groups")),
         "dapo/probs_diff_max": max(_value(row, "probs_diff_max") for row in rows),
         "dapo/failed": _sum(rows, "failed"),
+        "dapo/unjudged": _sum(rows, "unjudged"),
         "dapo/observation_token_share": _share(observed, policy + observed),
         **{f"dapo/{key}": _sum(rows, key) for key in agents},
     }
