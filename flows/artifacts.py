@@ -107,7 +107,15 @@ def funnel_text(root: Path, agent: str) -> str:
     stages = {
         name: _metrics(root, name, agent) for name in ("prepare", "rollout", "filter", "select")
     }
-    table = count_table(AgentData(agent=agent, pass_rates=(), **stages))
+    data = AgentData(
+        agent=agent,
+        prepare=stages["prepare"],
+        rollout=stages["rollout"],
+        filter=stages["filter"],
+        select=stages["select"],
+        pass_rates=(),
+    )
+    table = count_table(data)
     rows = [(f"`{what}`", *rest) for what, *rest in table.rows]
     return f"## {table.caption}\n\n{_table(table.head, rows)}" if rows else ""
 

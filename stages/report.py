@@ -9,7 +9,7 @@ from afm.params.rollout import TeacherParams
 from afm.params.run import RunParams
 from afm.params.screening import SelectParams
 from afm.report.data import Folders, read_agent, read_cell
-from afm.report.page import PageSection, cell_sections, data_section, render
+from afm.report.page import PageSection, cell_sections, data_section, render, write_sections
 from stages._stage import Context, Stage, main
 
 
@@ -45,7 +45,9 @@ class Outputs:
     page: Path
     """One HTML file without any reference to another."""
     plots: Path
-    """Folder of JSON files, one per plot: a list of rows."""
+    """A folder for each kind of plot; in it JSON files, one per plot: a list of rows."""
+    sections: Path
+    """What the page shows, for other pages, as JSON."""
     metrics: Path
 
 
@@ -64,8 +66,9 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
         threshold = params.select.max_pass_rate[agent]
         sections.append(data_section(data, params.report.histogram_bins, threshold))
     for plot in (plot for section in sections for plot in section.plots):
-        write_json(outputs.plots / f"{plot.name}.json", plot.rows)
+        write_json(outputs.plots / plot.kind / f"{plot.of}.json", plot.rows)
     write_text(outputs.page, render(sections, params.teacher.name))
+    write_sections(outputs.sections, sections)
     write_json(outputs.metrics, metrics)
 
 

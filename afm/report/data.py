@@ -8,7 +8,7 @@ from typing import Any
 from afm.errors import UserError
 from afm.jsonl import iter_rows, read_json
 from afm.screening import PassRate
-from afm.types import Trajectory
+from afm.types import LedgerRow, Trajectory
 
 Metrics = Mapping[str, float | int | None]
 """A metrics.json: flat keys with slashes."""
@@ -43,6 +43,10 @@ class AgentData:
     select: Metrics
     pass_rates: tuple[float, ...]
     """One per screened query, in [0, 1]."""
+    hops: tuple[int, ...] = ()
+    """One per teacher trajectory, as the filter counted them."""
+    tokens: tuple[int, ...] = ()
+    """One per teacher trajectory: what the teacher and the tools wrote [tokens]."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +86,8 @@ def read_agent(folders: Folders, agent: str) -> AgentData:
         UserError: a stage's output is missing or malformed.
     """
     rates = iter_rows(folders.screen / agent / "pass_rates.jsonl", PassRate)
+    ledger = iter_rows(folders.filter / agent / "ledger.jsonl", LedgerRow)
+    runs = iter_rows(folders.rollout / agent / "trajectories.jsonl", Trajectory)
     return AgentData(
         agent=agent,
         prepare=read_json(folders.prepare / agent / "metrics.json"),
@@ -89,6 +95,8 @@ def read_agent(folders: Folders, agent: str) -> AgentData:
         filter=read_json(folders.filter / agent / "metrics.json"),
         select=read_json(folders.select / agent / "metrics.json"),
         pass_rates=tuple(rate.pass_rate for rate in rates),
+        hops=tuple(int(row.values["hops"] or 0) for row in ledger),
+        tokens=tuple(run.usage.policy_tokens + run.usage.observation_tokens for run in runs),
     )
 
 

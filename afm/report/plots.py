@@ -1,6 +1,7 @@
 """The page's plots: data rows first, then one SVG per plot with matplotlib."""
 
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,14 +20,22 @@ WIDTH_IN, HEIGHT_IN = 5.2, 2.9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plot:
-    """One plot: a name, what it says in words, the numbers, and the picture."""
+    """One plot: what it shows of which agent or cell, in words, in numbers, and as a picture."""
 
-    name: str
+    kind: str
+    """Plots of one kind have the same columns."""
+    of: str
+    """Agent or cell."""
     title: str
     alt: str
     """The plot in one sentence, for readers who do not see it."""
     rows: tuple[Mapping[str, Any], ...]
     svg: str
+
+    @property
+    def name(self) -> str:
+        """Name that no other plot of the page has."""
+        return f"{self.kind}-{self.of}"
 
 
 def filter_funnel(data: AgentData) -> Plot:
@@ -42,9 +51,8 @@ def filter_funnel(data: AgentData) -> Plot:
         axes.text(count, position, f" {count:,}", va="center", fontsize=8)
     axes.margins(x=0.15)
     alt = "; ".join(f"{row['step']}: {row['left']}" for row in rows)
-    return _plot(
-        figure, f"funnel-{data.agent}", "Teacher trajectories through the filters", alt, rows
-    )
+    title = "Teacher trajectories through the filters"
+    return _plot(figure, "funnel", data.agent, title, alt, rows)
 
 
 def funnel_rows(data: AgentData) -> list[dict[str, Any]]:
@@ -74,20 +82,54 @@ def pass_rate_histogram(data: AgentData, bins: int, threshold: float) -> Plot:
     ]
     above = sum(rate > threshold for rate in data.pass_rates)
     alt = f"{above} of {len(data.pass_rates)} queries have a pass rate above {threshold}"
-    return _plot(figure, f"pass-rate-{data.agent}", "Pass rate of candidate queries", alt, rows)
+    title = "Pass rate of candidate queries"
+    return _plot(figure, "pass-rate", data.agent, title, alt, rows)
+
+
+def hop_histogram(data: AgentData) -> Plot:
+    """Draw how many hops the teacher trajectories take, as the filter counted them."""
+    rows = [
+        {"hops": hops, "trajectories": count} for hops, count in sorted(Counter(data.hops).items())
+    ]
+    figure, axes = _figure()
+    axes.bar(
+        [row["hops"] for row in rows], [row["trajectories"] for row in rows], color=COLOURS["sft"]
+    )
+    axes.set(xlabel="hops", ylabel="trajectories")
+    alt = _spread(data.hops, "hops")
+    return _plot(figure, "hops", data.agent, "Hops of teacher trajectories", alt, rows)
+
+
+def token_histogram(data: AgentData, bins: int) -> Plot:
+    """Draw how long the teacher trajectories are, observations included."""
+    figure, axes = _figure()
+    counts, edges, _ = axes.hist(data.tokens, bins=bins, color=COLOURS["teacher"])
+    axes.set(xlabel="tokens of a trajectory", ylabel="trajectories")
+    rows = [
+        {"from": float(edges[i]), "to": float(edges[i + 1]), "trajectories": int(count)}
+        for i, count in enumerate(counts)
+    ]
+    alt = _spread(data.tokens, "tokens")
+    return _plot(figure, "tokens", data.agent, "Tokens of teacher trajectories", alt, rows)
+
+
+def _spread(values: Sequence[int], unit: str) -> str:
+    if not values:
+        return "no trajectory"
+    middle = sorted(values)[len(values) // 2]
+    return f"{len(values)} trajectories of {min(values)} to {max(values)} {unit}, the middle one {middle}"
 
 
 def sft_curve(data: CellData) -> Plot:
     """Draw the SFT loss per step."""
-    return _curve(
-        data.sft_steps, f"sft-{data.cell}", "SFT", {"loss": COLOURS["sft"]}, "loss per token"
-    )
+    series = {"loss": COLOURS["sft"]}
+    return _curve(data.sft_steps, "sft", data.cell, series, "loss per token")
 
 
 def dapo_curve(data: CellData) -> Plot:
     """Draw mean reward and accuracy per DAPO step."""
     series = {"reward_mean": COLOURS["rl"], "acc_mean": COLOURS["teacher"]}
-    return _curve(data.dapo_steps, f"dapo-{data.cell}", "DAPO", series, "mean over rollouts")
+    return _curve(data.dapo_steps, "dapo", data.cell, series, "mean over rollouts")
 
 
 def result_bars(data: CellData) -> Plot:
@@ -102,7 +144,7 @@ def result_bars(data: CellData) -> Plot:
     axes.set_xticks(range(len(rows)), [row["variant"] for row in rows])
     axes.set(ylim=(0, 1.05), ylabel="avg@k, held out")
     alt = "; ".join(f"{row['variant']}: {_short(row['value'])}" for row in rows)
-    return _plot(figure, f"result-{data.cell}", "Held-out queries", alt, rows)
+    return _plot(figure, "result", data.cell, "Held-out queries", alt, rows)
 
 
 def _result_row(data: CellData, variant: str) -> dict[str, Any]:
@@ -113,8 +155,8 @@ def _result_row(data: CellData, variant: str) -> dict[str, Any]:
 
 def _curve(
     steps: Sequence[Mapping[str, Any]],
-    name: str,
-    title: str,
+    kind: str,
+    of: str,
     series: Mapping[str, str],
     ylabel: str,
 ) -> Plot:
@@ -127,7 +169,8 @@ def _curve(
     axes.legend(frameon=False, fontsize=8)
     first, last = rows[0], rows[-1]
     alt = "; ".join(f"{key} from {_short(first[key])} to {_short(last[key])}" for key in series)
-    return _plot(figure, name, f"{title}: {' and '.join(series)} per step", alt, rows)
+    title = f"{kind.upper()}: {' and '.join(series)} per step"
+    return _plot(figure, kind, of, title, alt, rows)
 
 
 def _figure() -> "tuple[Figure, Axes]":
@@ -145,12 +188,19 @@ def _figure() -> "tuple[Figure, Axes]":
 
 
 def _plot(
-    figure: "Figure", name: str, title: str, alt: str, rows: Sequence[Mapping[str, Any]]
+    figure: "Figure",
+    kind: str,
+    of: str,
+    title: str,
+    alt: str,
+    rows: Sequence[Mapping[str, Any]],
 ) -> Plot:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
-    return Plot(name=name, title=title, alt=alt, rows=tuple(rows), svg=svg[svg.index("<svg") :])
+    return Plot(
+        kind=kind, of=of, title=title, alt=alt, rows=tuple(rows), svg=svg[svg.index("<svg") :]
+    )
 
 
 def _short(value: float | None) -> str:

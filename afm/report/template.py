@@ -1,21 +1,17 @@
-"""The page's Jinja2 template. A module, so that the import closure of the stage covers it."""
+"""The page's Jinja2 templates. A module, so that the import closure of the stage covers it."""
 
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>AFM Pipeline report</title>
-<style>
-:root { color-scheme: light dark; --ink: #1d2129; --soft: #5a6270; --paper: #ffffff; --line: #d9dde3; --card: #f6f7f9;
-  --policy: #e4efe0; --environment: #ececf2; }
+STYLE = """:root { color-scheme: light dark; --ink: #1d2129; --soft: #5a6270; --paper: #ffffff; --line: #d9dde3; --card: #f6f7f9; --link: #1f5a96;
+  --thought: #e6e9ee; --plan: #dcebfa; --tool_call: #fde6cf; --observation: #f3f3f6; --reflection: #f6dff0;
+  --suggested_answer: #e2f3d5; --double_check: #fdf3bf; --answer: #c4ebcb; }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e7ec; --soft: #a2a9b5; --paper: #14171c; --line: #333a45; --card: #1c2027; --policy: #1f3324; --environment: #262a35; }
+  :root { --ink: #e4e7ec; --soft: #a2a9b5; --paper: #14171c; --line: #333a45; --card: #1c2027; --link: #8bbcf0;
+    --thought: #2b303a; --plan: #1b3552; --tool_call: #4d3214; --observation: #22252d; --reflection: #47233f;
+    --suggested_answer: #2a4018; --double_check: #453c0e; --answer: #17492a; }
   figure svg { filter: invert(0.9) hue-rotate(180deg); }
 }
 body { margin: 0 auto; max-width: 72rem; padding: 1.5rem 1rem 4rem; font: 1rem/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); }
 h1 { font-size: 1.7rem; margin: 0 0 .3rem; } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); padding-bottom: .3rem; } h3 { margin-bottom: .4rem; }
-nav a { margin-right: 1rem; } p.lead { color: var(--soft); max-width: 60ch; }
+nav a { margin-right: 1rem; display: inline-block; padding: .15rem 0; } p.lead { color: var(--soft); max-width: 60ch; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; margin: .6rem 0 1.2rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--soft); padding-bottom: .3rem; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
@@ -26,18 +22,21 @@ figcaption { font-weight: 600; font-size: .95rem; }
 details { border: 1px solid var(--line); border-radius: .5rem; margin: .6rem 0; padding: .5rem .8rem; } summary { cursor: pointer; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: 1rem; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .82rem; background: var(--card); padding: .7rem; border-radius: .4rem; margin: .3rem 0; }
-pre .policy { background: var(--policy); } pre .environment { background: var(--environment); font-style: italic; }
-.key span { padding: 0 .4rem; border-radius: .2rem; } .key .policy { background: var(--policy); } .key .environment { background: var(--environment); font-style: italic; }
-</style>
-</head>
-<body>
-<header>
-<h1>From teacher trajectories to an agent foundation model</h1>
-<p class="lead">Every number on this page was measured by the stages of this run. Teacher: {{ teacher }}.</p>
-<nav aria-label="Sections">{% for section in sections %}<a href="#{{ section.id }}">{{ section.title }}</a>{% endfor %}</nav>
-</header>
-<main>
-{% for section in sections %}
+a { color: var(--link); } :focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
+pre span, .key span { border-radius: .2rem; } .key span { padding: 0 .4rem; margin-right: .3rem; white-space: nowrap; display: inline-block; }
+.masked { font-style: italic; text-decoration: underline dotted; text-underline-offset: .2em; }
+.thought { background: var(--thought); }
+.plan { background: var(--plan); }
+.tool_call { background: var(--tool_call); }
+.observation { background: var(--observation); }
+.reflection { background: var(--reflection); }
+.suggested_answer { background: var(--suggested_answer); }
+.double_check { background: var(--double_check); }
+.answer { background: var(--answer); }
+"""
+"""Style sheet of the page, and of others that show the same sections."""
+
+SECTIONS = """{% for section in sections %}
 <section id="{{ section.id }}" aria-labelledby="h-{{ section.id }}">
 <h2 id="h-{{ section.id }}">{{ section.title }}</h2>
 {% if section.note %}<p>{{ section.note }}</p>{% endif %}
@@ -49,25 +48,46 @@ pre .policy { background: var(--policy); } pre .environment { background: var(--
 {% endfor %}</tbody></table>
 </div>
 {% endfor %}
-<div class="plots">
+{% if section.plots %}<div class="plots">
 {% for plot in section.plots %}
 <figure id="{{ plot.name }}" role="img" aria-label="{{ plot.title }}. {{ plot.alt }}"><figcaption>{{ plot.title }}</figcaption>{{ plot.svg | safe }}</figure>
 {% endfor %}
-</div>
+</div>{% endif %}
 {% if section.pairs %}
-<p class="key">Text by <span class="policy">the policy</span> and by <span class="environment">the tools</span>; only the former is trained.</p>
+<p class="key">{% for role, name in roles.items() %}<span class="{{ role }}{% if role == 'observation' %} masked{% endif %}">{{ name }}</span>{% endfor %}
+<br>Everything is trained on but what is <span class="observation masked">written by a tool</span>: the mask.</p>
 {% for pair in section.pairs %}
 <details{% if loop.first %} open{% endif %}><summary>{{ pair.question }} <em>({{ pair.answers | join(", ") }})</em></summary>
 <div class="pair">
 {% for name, run in (("SFT", pair.sft), ("RL", pair.rl)) %}
 <div><h3>{{ name }}: {{ run.answer if run.answer is not none else "no answer" }}</h3>
-<pre>{% for segment in run.segments %}<span class="{{ segment.author }}">{{ segment.text }}</span>{% endfor %}</pre></div>
+<pre>{% for piece in run.segments | pieces %}<span{% if piece.role %} class="{{ piece.role }}{% if piece.is_masked %} masked{% endif %}"{% endif %}>{{ piece.text }}</span>{% endfor %}</pre></div>
 {% endfor %}
 </div></details>
 {% endfor %}
 {% endif %}
 </section>
 {% endfor %}
+"""
+"""Tables, plots and trajectories of `sections`."""
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>AFM Pipeline report</title>
+<style>
+{{ style | safe }}</style>
+</head>
+<body>
+<header>
+<h1>From teacher trajectories to an agent foundation model</h1>
+<p class="lead">Every number on this page was measured by the stages of this run. Teacher: {{ teacher }}.</p>
+<nav aria-label="Sections">{% for section in sections %}<a href="#{{ section.id }}">{{ section.title }}</a>{% endfor %}</nav>
+</header>
+<main>
+{% include "sections" %}
 </main>
 </body>
 </html>

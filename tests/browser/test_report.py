@@ -51,7 +51,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chr
 def test_it_draws_every_plot_and_table(chromium: webdriver.Chrome, page: Path) -> None:
     chromium.get(page.as_uri())
     figures = chromium.find_elements(By.CSS_SELECTOR, "figure svg")
-    assert len(figures) == 5
+    assert len(figures) == 7
     assert all(figure.size["width"] > 100 and figure.size["height"] > 50 for figure in figures)
     assert len(chromium.find_elements(By.CSS_SELECTOR, "table")) >= 3
 

@@ -45,6 +45,8 @@ def agent_data() -> AgentData:
         },
         select={"select/kept": 3},
         pass_rates=(0.0, 0.1, 0.5, 1.0),
+        hops=(5, 5, 6, 9),
+        tokens=(120, 150, 300, 310),
     )
 
 

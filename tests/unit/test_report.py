@@ -1,11 +1,13 @@
 """The report page: same numbers, same bytes; everything escaped; undefined shown as such."""
 
 from dataclasses import replace
+from pathlib import Path
 
-from afm.report.page import render
+from afm.report.page import parse_sections, render, write_sections
+from afm.report.pieces import pieces
 from afm.report.plots import funnel_rows, result_bars
 from afm.report.tables import interval, number, result_table
-from tests.support.report import agent_data, cell_data, sections
+from tests.support.report import agent_data, cell_data, sections, trajectory
 
 
 def test_the_same_numbers_give_the_same_bytes() -> None:
@@ -50,3 +52,20 @@ def test_numbers_are_short() -> None:
     assert number(0.12345) == "0.123"
     assert interval(0.1, 0.2) == "[0.100, 0.200]"
     assert interval(None, 0.2) == "-"
+
+
+def test_sections_come_back_from_json(tmp_path: Path) -> None:
+    path = tmp_path / "sections.json"
+    write_sections(path, sections())
+    assert parse_sections(path.read_bytes()) == sections()
+
+
+def test_pieces_are_the_text_and_mask_what_a_tool_wrote() -> None:
+    run = trajectory("sft", "Chad")
+    found = list(pieces(run.segments))
+    assert "".join(piece.text for piece in found) == "".join(one.text for one in run.segments)
+    assert [(piece.role, piece.is_masked) for piece in found] == [
+        ("thought", False),
+        ("observation", True),
+        ("answer", False),
+    ]
