@@ -103,9 +103,8 @@ def explain(index: Index, text: str) -> Explanation:
     """
     model = resolve(index.graph, index.current, text)
     chain = index.graph.chain(model.run)
-    rows = _rows(index, chain)
-    links = tuple(_link(index, run, rows) for run in chain)
-    licence, licences = _licences(index, chain)
+    links = links_of(index, chain)
+    licence, licences = licences_of(index, chain)
     names = [str(one) for one in registered(index.graph) if one.model.run is model.run]
     return Explanation(
         model=model,
@@ -116,6 +115,12 @@ def explain(index: Index, text: str) -> Explanation:
         licences=tuple(licences),
         flags=tuple(flags(licences, licence)),
     )
+
+
+def links_of(index: Index, runs: Sequence[Run]) -> tuple[Link, ...]:
+    """Tell of each run what it read and wrote, and what its record says."""
+    rows = _rows(index, runs)
+    return tuple(_link(index, run, rows) for run in runs)
 
 
 def _link(index: Index, run: Run, rows: dict[str, dict[str, Rows]]) -> Link:
@@ -191,7 +196,7 @@ def count_rows(index: Index, contents: set[str]) -> dict[str, Rows]:
     return {md5: by_id.get(number, empty) for number, md5 in files}
 
 
-def _licences(index: Index, chain: Sequence[Run]) -> tuple[str | None, list[Licence]]:
+def licences_of(index: Index, chain: Sequence[Run]) -> tuple[str | None, list[Licence]]:
     """Return the base model's licence, and those of it and of all sources."""
     own: str | None = None
     found: list[Licence] = []

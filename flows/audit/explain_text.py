@@ -63,11 +63,16 @@ def _facts(link: Link) -> Iterator[str]:
 
 
 def _content(content: Content) -> str:
-    parts = [
-        f"{name}: {_rows(rows)}" if name else _rows(rows) for name, rows in content.rows.items()
-    ]
-    told = f"  ({'; '.join(parts)})" if parts else ""
-    return f"{content.path}  md5 {short(content.md5)}{told}"
+    told = holds_text(content)
+    return f"{content.path}  md5 {short(content.md5)}{f'  ({told})' if told else ''}"
+
+
+def holds_text(content: Content) -> str:
+    """Say what rows a file or folder holds; nothing where it holds none."""
+    return "; ".join(
+        f"{name}: {_rows(rows)}" if name else _rows(rows)
+        for name, rows in content.rows.items()
+    )
 
 
 def _rows(rows: Rows) -> str:

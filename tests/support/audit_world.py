@@ -123,6 +123,16 @@ class World:
         self.records.append(record)
         return record
 
+    def folder(self, path: str) -> str:
+        """Return the md5 of a folder of outputs."""
+        files: dict[str, str] = {}
+        for place, name in self.places.items():
+            inner = place.removeprefix(f"{path}/")
+            if inner != place:
+                assert not name.endswith(".dir")
+                files[inner] = name
+        return listing_md5(files)
+
     def checkout(self) -> None:
         """Put what dvc.lock names into the workspace, as files of their own."""
         for path, name in self.places.items():
