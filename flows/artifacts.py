@@ -161,6 +161,15 @@ def lineage_text(root: Path, run: str) -> str:
     return f"[{name}]({link})" if link else f"{name} at <{uri}>; nothing of it is there yet."
 
 
+def artifact_link(root: Path, run: str, name: str) -> str | None:
+    """Return where a tracking server shows a file of this run; None without a server, or where the run is not there."""
+    uri = tracking_uri(root)
+    if not uri.startswith("http"):
+        return None
+    link = _run_link(uri.rstrip("/"), study_name(root), run)
+    return f"{link}/artifacts/{name}" if link else None
+
+
 def _run_link(uri: str, study: str, run: str) -> str | None:
     """Ask MLflow for the run; no answer is no link."""
     user = os.environ.get("MLFLOW_TRACKING_USERNAME")

@@ -48,7 +48,10 @@ COMMANDS = {
         "flows.commands.audit", "run", "add_arguments", "what made a model, and can it be proved?"
     ),
     "report": Command(
-        "flows.commands.report", "run", "add_arguments", "one page: lineage, results, costs, settings"
+        "flows.commands.report",
+        "run",
+        "add_arguments",
+        "one page: lineage, results, costs, settings",
     ),
     "judge": Command(
         "flows.commands.judge", "run", "add_arguments", "how good a judge is; two judges compared"

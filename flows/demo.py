@@ -11,6 +11,7 @@ from pathlib import Path
 
 from afm.errors import UserError
 from afm.params.root import read_params
+from flows.audit_page.place import PAGE
 from flows.guard import guarded
 from flows.planning import as_json, as_text, prepare_work
 from flows.results import ResultRow, read_differences, read_results
@@ -63,6 +64,7 @@ def summary(root: Path) -> str:
     lines += ["", *_time_lines(root), ""]
     lines += [
         f"report: {os.path.relpath(root / 'data' / 'report' / 'report.html')}",
+        *([f"audit:  {os.path.relpath(root / PAGE)}"] if (root / PAGE).exists() else []),
         "Prefect: afm ui prefect",
         "MLflow:  afm ui mlflow",
     ]

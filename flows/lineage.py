@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.audit_page.place import PAGE
 from flows.environment import quiet_environment
+from flows.lineage_page import log_page
 from flows.lineage_view import MODEL_STAGES, Edge, StageRun, chosen_model, gate_choice, stage_run
 from flows.lock_runs import lock_runs
 from flows.records import Record, read_records
 from flows.recovery import restore_from_git, restore_records, without_record
-from flows.tracking import study_name, tracking_uri
+from flows.tracking import artifact_place, study_name, tracking_uri
 from flows.workspace import home_of
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ def sync(root: Path, *, locks: bool = False) -> int:
     """
     with _exclusive(root):
         client = _client(root)
-        experiment = _experiment(client, study_name(root))
+        experiment = _experiment(client, study_name(root), artifact_place(root))
         known = _known_identities(client, experiment)
         restore_records(root)
         records = read_records(home_of(root))
@@ -104,6 +106,7 @@ def sync(root: Path, *, locks: bool = False) -> int:
             run_id = _log(client, experiment, run, parent)
             _register(client, run, run_id)
         _set_champions(client, records)
+        log_page(client, experiment, root / PAGE, records)
         return len(runs)
 
 
@@ -142,9 +145,9 @@ def _client(root: Path) -> "MlflowClient":
     return MlflowClient(tracking_uri=tracking_uri(root))
 
 
-def _experiment(client: "MlflowClient", name: str) -> str:
+def _experiment(client: "MlflowClient", name: str, place: str | None) -> str:
     known = client.get_experiment_by_name(name)
-    return str(known.experiment_id if known else client.create_experiment(name))
+    return str(known.experiment_id if known else client.create_experiment(name, place))
 
 
 def _search(client: "MlflowClient", experiment: str, query: str) -> Iterator[Any]:

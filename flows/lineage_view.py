@@ -53,7 +53,7 @@ def stage_run(record: Record, root: Path) -> StageRun:
     return StageRun(
         identity=record.identity,
         cell=record.cell,
-        pipeline_run=record.pipeline_run or "by-hand",
+        pipeline_run=pipeline_name(record),
         start_ms=int(record.started * 1000),
         end_ms=int(record.ended * 1000),
         tags=_tags(record),
@@ -63,6 +63,11 @@ def stage_run(record: Record, root: Path) -> StageRun:
         steps=tuple(_read_steps(content)) if content else (),
         lost_steps=None if content else curve,
     )
+
+
+def pipeline_name(record: Record) -> str:
+    """Return what the parent run of a stage run is tagged with."""
+    return record.pipeline_run or "by-hand"
 
 
 def gate_choice(score: Record) -> str | None:

@@ -24,6 +24,7 @@ from flows.dvc_files import mend
 from flows.environment import interpreter
 from flows.executors import EXECUTORS
 from flows.identity import load_stage
+from flows.page_runs import publish_page
 from flows.planning import Work, prepare_work
 from flows.prefect_runs import claim, end_jobs_of
 from flows.schedule import MAX_AT_ONCE
@@ -138,6 +139,8 @@ def _run(cells: CellRuns, root: Path, run: UUID) -> Result:
     if cells.messages:
         publish_failure(cells.messages, cells.tails)
     publish_results(root, run.hex)
+    if not cells.is_cancelled:
+        publish_page(root, run.hex)
     return _ended(cells, refused) or {name: str(ending) for name, ending in cells.endings.items()}
 
 

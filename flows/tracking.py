@@ -13,6 +13,13 @@ def tracking_uri(root: Path) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home_of(root) / 'mlflow.db'}"
 
 
+def artifact_place(root: Path) -> str | None:
+    """Return where the files of a study go: beside the database; None leaves it to the server."""
+    if not tracking_uri(root).startswith("sqlite:"):
+        return None
+    return (home_of(root).resolve() / "mlruns" / study_name(root)).as_uri()
+
+
 def study_name(root: Path) -> str:
     """Return `run.study`, or the git branch, or `detached`."""
     study = read_params(root / "params.yaml").run.study

@@ -70,8 +70,7 @@ def _content(content: Content) -> str:
 def holds_text(content: Content) -> str:
     """Say what rows a file or folder holds; nothing where it holds none."""
     return "; ".join(
-        f"{name}: {_rows(rows)}" if name else _rows(rows)
-        for name, rows in content.rows.items()
+        f"{name}: {_rows(rows)}" if name else _rows(rows) for name, rows in content.rows.items()
     )
 
 

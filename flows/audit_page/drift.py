@@ -5,7 +5,7 @@ What the paper states is read from the tables of docs/paper-to-code.md, what was
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -18,6 +18,7 @@ MAP = "docs/paper-to-code.md"
 UNSTATED = "-"
 """What the map writes where nothing is stated."""
 _KEY = re.compile(r"`([\w.<>]+)`")
+_QUOTED = re.compile(r"`[^`]*`")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _BY_SCALE = re.compile(r"([^,()]+) \((\d+B)\)")
 _NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?")
@@ -28,10 +29,10 @@ Row = Mapping[str, str]
 class Verdict(StrEnum):
     """How a setting stands to the paper."""
 
-    DIFFERS = "differs"
-    WORDS = "in words"
-    SAME = "as the paper"
-    UNSTATED = "not stated"
+    DIFFERS = "other than in the paper"
+    WORDS = "stated in words, to be compared by a reader"
+    SAME = "as in the paper"
+    UNSTATED = "not stated there"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +51,9 @@ class Setting:
     why: str
 
 
-def drift_section(text: str, params: Mapping[str, Any], cells: Sequence[tuple[str, str]]) -> PageSection:
+def drift_section(
+    text: str, params: Mapping[str, Any], cells: Sequence[tuple[str, str]]
+) -> PageSection:
     """Tabulate settings, those that differ first.
 
     Args:
@@ -59,18 +62,16 @@ def drift_section(text: str, params: Mapping[str, Any], cells: Sequence[tuple[st
         cells: agents and scales that have been trained.
     """
     found = settings(text, params, cells)
-    counts = ", ".join(
-        f"{sum(one.verdict is verdict for one in found)} {verdict}" for verdict in Verdict
-    )
+    counts = [f"{sum(one.verdict is verdict for one in found)} {verdict}" for verdict in Verdict]
+    changed = sum(one.changed_from is not None for one in found)
     return PageSection(
         id="drift",
         title="Settings beside the paper's",
-        note=f"{counts}. In words: the paper says it in a way that only a reader can compare. {CHANGED}",
+        note=f"{'; '.join(counts)}. {changed} changed from what this project ships, each marked with that value.",
         tables=tuple(table for verdict in Verdict if (table := _table(found, verdict)).rows),
     )
 
 
-CHANGED = "What was changed from the value that this project ships is marked with that value."
 CAPTIONS = {
     Verdict.DIFFERS: "Settings that differ from the paper",
     Verdict.WORDS: "Settings to compare by reading",
@@ -103,8 +104,9 @@ def settings(
         keys = _KEY.findall(row.get("Params", ""))
         if len(keys) == 1 and "Agent" in row:
             found += _by_scale(row, keys[0], params, cells)
-        elif len(keys) == 1 and "Paper's value" in row:
-            found += _general(row, keys[0], params, cells)
+        elif "Paper's value" in row:
+            for key in keys:
+                found += _general(row, key, params, cells, is_alone=len(keys) == 1)
     return found
 
 
@@ -134,7 +136,12 @@ def _by_scale(
 
 
 def _general(
-    row: Row, key: str, params: Mapping[str, Any], cells: Sequence[tuple[str, str]]
+    row: Row,
+    key: str,
+    params: Mapping[str, Any],
+    cells: Sequence[tuple[str, str]],
+    *,
+    is_alone: bool,
 ) -> Iterator[Setting]:
     seen = set()
     for agent, scale in cells:
@@ -144,13 +151,15 @@ def _general(
             seen.add(full)
             names = {"<agent>": agent, "<scale>": scale}
             of = ", ".join(name for mark, name in names.items() if mark in key)
-            yield _setting(row, key, of, used, row["Ours"], row["Paper's value"], scale)
+            made = _setting(row, key, of, used, row["Ours"], row["Paper's value"], scale)
+            shared = made.verdict is not Verdict.UNSTATED and not is_alone
+            yield replace(made, verdict=Verdict.WORDS) if shared else made
 
 
 def _setting(
     row: Row, key: str, of: str, used: Any, shipped: str, paper: str, scale: str
 ) -> Setting:
-    known = shipped.strip("`") if re.fullmatch(r"`[^`]*`", shipped) else None
+    known = shipped.strip("`") if _QUOTED.fullmatch(shipped) else None
     return Setting(
         key=key,
         of=of,
@@ -211,7 +220,11 @@ def _plain(value: Any) -> Any:
 
 def _shown(value: Any) -> str:
     value = _plain(value)
-    return value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).split("\n")[0]
+    return (
+        value
+        if isinstance(value, str)
+        else yaml.safe_dump(value, default_flow_style=True).split("\n")[0]
+    )
 
 
 def plain_text(cell: str) -> str:

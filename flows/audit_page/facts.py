@@ -132,7 +132,9 @@ def _run_node(index: Index, link: Link, chain: Chain) -> Node:
     return Node(
         key=key_of(run),
         title=run.cell,
-        lines=tuple(filter(None, (run.stage, run.cell.partition("@")[2], ", ".join((took, *marks))))),
+        lines=tuple(
+            filter(None, (run.stage, run.cell.partition("@")[2], ", ".join((took, *marks))))
+        ),
         group=GROUPS.get(run.stage, MEASURED),
         label=", ".join((run.cell, took, *(MARKS[mark] for mark in marks))),
         facts=tuple(_facts(index, link, is_older)),
@@ -214,8 +216,12 @@ def _models(index: Index, link: Link) -> Iterator[tuple[str, str]]:
 
 
 def _served(endpoint: Mapping[str, Any]) -> str:
-    tokens = [f"{endpoint[kind]:,} {kind.replace('_', ' ')}" for kind in _TOKENS if kind in endpoint]
-    return f"{endpoint.get('model')} ({', '.join(tokens)})" if tokens else str(endpoint.get("model"))
+    tokens = [
+        f"{endpoint[kind]:,} {kind.replace('_', ' ')}" for kind in _TOKENS if kind in endpoint
+    ]
+    return (
+        f"{endpoint.get('model')} ({', '.join(tokens)})" if tokens else str(endpoint.get("model"))
+    )
 
 
 _TOKENS = ("prompt_tokens", "completion_tokens")

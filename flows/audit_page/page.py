@@ -22,13 +22,10 @@ from flows.audit_page.chain import Chain, read_chain
 from flows.audit_page.drift import MAP, drift_section, merged
 from flows.audit_page.facts import Node, nodes
 from flows.audit_page.layout import HEIGHT, WIDTH, Layout, lay_out
-from flows.audit_page.tables import overview
+from flows.audit_page.place import NEWEST
+from flows.audit_page.tables import accounts, results
 from flows.workspace import Workspace
 
-PAGE = "data/report/audit.html"
-"""Where the page lies in a checkout, beside that of stage `report`; no output of a stage, so DVC leaves it alone."""
-NEWEST = "afm-newest-run"
-"""Name of the page's meta element that holds the identity of the newest run it shows."""
 SECTIONS = "sections.json"
 GROUP_NAMES = (
     ("data", "makes data"),
@@ -47,9 +44,10 @@ class AuditPage:
     chain: Chain
     nodes: tuple[Node, ...]
     layout: Layout
-    overview: tuple[PageSection, ...]
+    results: tuple[PageSection, ...]
     measured: tuple[PageSection, ...]
     """Of stage `report`."""
+    accounts: tuple[PageSection, ...]
     missing: tuple[str, ...]
     """What could not be shown, and what brings it."""
     newest: str
@@ -88,8 +86,9 @@ def read_page(index: Index) -> AuditPage:
         chain=chain,
         nodes=described,
         layout=lay_out([node.key for node in described], edges),
-        overview=(*overview(index, chain.runs), *drift),
+        results=results(index, chain.runs),
         measured=measured,
+        accounts=(*accounts(index, chain.runs), *drift),
         missing=(*missing, *unknown, *_unrecorded(chain)),
         newest=max(recorded, key=lambda run: run.ended).identity or "" if recorded else "",
     )
@@ -103,7 +102,7 @@ def render(page: AuditPage) -> str:
         .get_template("page")
         .render(
             page=page,
-            sections=(*page.overview, *page.measured),
+            sections=(*page.results, *page.measured, *page.accounts),
             roles=ROLES,
             style=STYLE + _read("page.css"),
             script=script,
@@ -119,9 +118,7 @@ def _read(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
 
 
-def _measured(
-    index: Index, runs: Sequence[Run]
-) -> tuple[tuple[PageSection, ...], tuple[str, ...]]:
+def _measured(index: Index, runs: Sequence[Run]) -> tuple[tuple[PageSection, ...], tuple[str, ...]]:
     """Return the sections that stage `report` wrote, by content; or why there are none."""
     report = next((run for run in runs if run.stage == "report"), None)
     if report is None:
@@ -146,7 +143,9 @@ def _drift(index: Index, runs: Sequence[Run]) -> tuple[tuple[PageSection, ...], 
     path = index.root / MAP
     if not path.exists():
         return (), (f"{MAP} is not in this checkout, so settings are not compared with the paper.",)
-    params: list[dict[str, Any]] = [record.params for run in runs if (record := record_of(index, run))]
+    params: list[dict[str, Any]] = [
+        record.params for run in runs if (record := record_of(index, run))
+    ]
     axes = [(run.axes.get("agent"), run.axes.get("scale")) for run in runs]
     cells = list(dict.fromkeys((agent, scale) for agent, scale in axes if agent and scale))
     section = drift_section(path.read_text(encoding="utf-8"), merged(params), cells)

@@ -29,20 +29,27 @@ Scored = tuple[Run, str, Mapping[str, Any]]
 """A run of score, one of its benchmarks, and its metrics."""
 
 
-def overview(index: Index, runs: Sequence[Run]) -> tuple[PageSection, ...]:
-    """Build the sections that look at all runs at once; one without rows is left out."""
+def results(index: Index, runs: Sequence[Run]) -> tuple[PageSection, ...]:
+    """Build the sections that come before those of stage `report`; one without rows is left out."""
     scored = list(_scored(index, runs))
-    sections = (
+    tables = (_results(scored), _efficiency(scored))
+    return _filled(
         _section("models", "Models", _models(index, runs)),
-        _section(
-            "results", "Results over all benchmarks and scales", _results(scored), _efficiency(scored)
-        ),
-        _section(
-            "failures", "Failed and unjudged", _unscored(scored), _counted(index, runs), note=FAILURES
-        ),
+        _section("results", "Results over all benchmarks and scales", *tables),
+    )
+
+
+def accounts(index: Index, runs: Sequence[Run]) -> tuple[PageSection, ...]:
+    """Build the sections on what failed, what it took and under which terms; one without rows is left out."""
+    unscored = (_unscored(list(_scored(index, runs))), _counted(index, runs))
+    return _filled(
+        _section("failures", "Failed and unjudged", *unscored, note=FAILURES),
         _section("costs", "Cost", _costs(index, runs), note=COSTS),
         _licences(index, runs),
     )
+
+
+def _filled(*sections: PageSection) -> tuple[PageSection, ...]:
     return tuple(section for section in sections if section.tables)
 
 
@@ -69,8 +76,8 @@ def _scored(index: Index, runs: Sequence[Run]) -> Iterator[Scored]:
             yield from ((run, benchmark, metrics) for benchmark in dict.fromkeys(found))
 
 
-def _cell(run: Run) -> tuple[str, str]:
-    return run.axes.get("agent", "-"), run.axes.get("scale", "-")
+def _of(run: Run, variant: str = "") -> str:
+    return f"{run.axes.get('agent')}-{run.axes.get('scale')} {variant}".strip()
 
 
 def _results(scored: Sequence[Scored]) -> Table:
@@ -80,11 +87,11 @@ def _results(scored: Sequence[Scored]) -> Table:
 
     return Table(
         caption="avg@k with its 95% interval",
-        head=("benchmark", "agent", "scale", *VARIANTS),
+        head=("agent and scale", "benchmark", *VARIANTS),
         rows=tuple(
             (
+                _of(run),
                 benchmark,
-                *_cell(run),
                 *(shown(metrics, f"eval/{benchmark}/{variant}/avg_at_k") for variant in VARIANTS),
             )
             for run, benchmark, metrics in scored
@@ -105,20 +112,20 @@ def _by_variant(
                     number(metrics.get(f"{prefix}/{name}"), digits)
                     for name, digits in columns.values()
                 ]
-                rows.append((benchmark, *_cell(run), variant, *cells))
-    head = ("benchmark", "agent", "scale", "variant", *columns)
+                rows.append((_of(run, variant), benchmark, *cells))
+    head = ("model", "benchmark", *columns)
     return Table(caption=caption, head=head, rows=tuple(rows))
 
 
 def _efficiency(scored: Sequence[Scored]) -> Table:
     return _by_variant(
         scored,
-        "What a solved query costs; attempts that did not solve are paid for as well",
+        "Policy tokens and tool calls; attempts that did not solve are paid for as well",
         {
-            "policy tokens per rollout": ("policy_tokens_mean", 0),
-            "tool calls per rollout": ("tool_calls_mean", 2),
-            "policy tokens per solved": ("tokens_per_solved", 0),
-            "tool calls per solved": ("tool_calls_per_solved", 2),
+            "tokens per rollout": ("policy_tokens_mean", 0),
+            "calls per rollout": ("tool_calls_mean", 2),
+            "tokens per solved": ("tokens_per_solved", 0),
+            "calls per solved": ("tool_calls_per_solved", 2),
         },
     )
 
@@ -205,4 +212,6 @@ def _licences(index: Index, runs: Sequence[Run]) -> PageSection:
         rows=tuple((one.of, one.part, one.licence, one.terms) for one in found),
     )
     doubts = "; ".join(flags(found, own)) if found else ""
-    return _section("licences", "Licences", table, note=f"Conflict or doubt: {doubts}" * bool(doubts))
+    return _section(
+        "licences", "Licences", table, note=f"Conflict or doubt: {doubts}" * bool(doubts)
+    )

@@ -4,13 +4,14 @@ import argparse
 import os
 from pathlib import Path
 
+from flows.audit_page.place import PAGE
 from flows.workspace import here
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="where to write it (data/report/audit.html)"
+        "--out", type=Path, metavar="FILE", help=f"where to write it (default: {PAGE})"
     )
 
 
@@ -20,12 +21,14 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UserError: nothing has run here.
     """
-    from flows.audit_page.page import PAGE, write_page
+    from flows.audit_page.page import write_page
 
     workspace = here()
     path = args.out or workspace.root / PAGE
     page = write_page(workspace, path)
-    print(f"{os.path.relpath(path)}: {len(page.chain.runs)} runs, {len(page.measured)} sections of stage report")
+    print(
+        f"{os.path.relpath(path)}: {len(page.chain.runs)} runs, {len(page.measured)} sections of stage report"
+    )
     for line in page.missing:
         print(f"missing: {line}")
     return 0

@@ -21,23 +21,20 @@ def scores() -> dict[str, Any]:
         prefix = f"eval/mhqa/{variant}"
         found[f"{prefix}/avg_at_k"] = value
         found[f"{prefix}/avg_at_k_low"] = None if value is None else value - 0.05
-        found[f"{prefix}/avg_at_k_high"] = None if value is None else value + 0.05
+        found[f"{prefix}/avg_at_k_high"] = None if value is None else min(1.0, value + 0.05)
         found |= {f"{prefix}/failed_share": 0.01, f"{prefix}/unjudged_share": 0.002}
         found |= {f"{prefix}/tokens_per_solved": 812.0, f"{prefix}/tool_calls_per_solved": 3.25}
     return found
 
 
 def world_with_report(root: Path) -> tuple[World, Pipeline]:
-    """Run everything, a second filter on which nothing rests yet, and stage report on what there was before."""
+    """Run everything at scale tiny, its score as on a cluster from a dirty tree, and stage report."""
     world, pipeline = small_world(root)
     served = {"model": EVIL, "prompt_tokens": 1200, "completion_tokens": 340}
     world.run(
         "score",
         {"agent": "mhqa", "scale": "tiny"},
-        {
-            variant: f"data/evaluate/mhqa-tiny-{variant}/records.jsonl"
-            for variant in ("sft", "rl")
-        },
+        {variant: f"data/evaluate/mhqa-tiny-{variant}/records.jsonl" for variant in ("sft", "rl")},
         {"gate": ("data/score/mhqa-tiny/gate.json", b'{"passed": true}\n')},
         ["score"],
         scores(),
@@ -57,8 +54,8 @@ def world_with_report(root: Path) -> tuple[World, Pipeline]:
     return world, pipeline
 
 
-def add_report(world: World) -> None:
-    """Run stage report on all that is there."""
+def add_report(world: World, shown: bytes | None = None) -> None:
+    """Run stage report on all that is there; `shown` stands in for the sections that it writes."""
     made = world.root / "sections.json"
     write_sections(made, sections())
     inputs = {}
@@ -72,7 +69,7 @@ def add_report(world: World) -> None:
         inputs,
         {
             "page": ("data/report/report.html", b"<!doctype html>\n"),
-            "sections": ("data/report/sections.json", made.read_bytes()),
+            "sections": ("data/report/sections.json", shown or made.read_bytes()),
         },
         ["teacher"],
         {"tiny/eval/mhqa/rl/avg_at_k": 0.7},

@@ -16,6 +16,7 @@ from afm.errors import UserError
 from afm.jsonl import write_json
 from flows import lineage
 from flows.aliases import aliased_content
+from flows.audit_page.place import NEWEST, PAGE
 from flows.branch import RunBranch
 from flows.git import git
 from flows.lineage_view import stage_run
@@ -249,6 +250,48 @@ def test_a_dead_tracking_server_is_a_warning(
 def test_records_are_plain_json(checkout: Path) -> None:
     (path,) = (checkout / ".lineage").glob("*.json")
     assert json.loads(path.read_text())["cell"] == "sft@mhqa-tiny"
+
+
+def page_of(root: Path, newest: str, text: str) -> None:
+    path = root / PAGE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'<meta name="{NEWEST}" content="{newest}">{text}')
+
+
+def logged_pages(root: Path) -> dict[str, str]:
+    """What each run of MLflow holds under the page's name."""
+    client = lineage._client(root)
+    experiment = client.get_experiment_by_name("study-x").experiment_id
+    found = {}
+    for run in client.search_runs([experiment]):
+        for one in client.list_artifacts(run.info.run_id):
+            found[run.info.run_name] = Path(
+                client.download_artifacts(run.info.run_id, one.path)
+            ).read_text()
+    return found
+
+
+def test_the_audit_page_is_kept_with_the_pipeline_run_that_it_ends_with(checkout: Path) -> None:
+    lineage.sync(checkout)
+    assert logged_pages(checkout) == {}
+    page_of(checkout, "id-sft", "first")
+    lineage.sync(checkout)
+    ((name, text),) = logged_pages(checkout).items()
+    assert name == "pipeline-ffffffff"
+    assert text.endswith("first")
+    (kept,) = (checkout / "mlruns").rglob("audit.html")
+    kept.write_text("as it was")
+    lineage.sync(checkout)
+    assert kept.read_text() == "as it was", "the same page is not sent again"
+    page_of(checkout, "id-sft", "second")
+    lineage.sync(checkout)
+    assert logged_pages(checkout)["pipeline-ffffffff"].endswith("second")
+
+
+def test_a_page_of_no_known_run_stays_where_it_lies(checkout: Path) -> None:
+    page_of(checkout, "somebody-elses", "")
+    lineage.sync(checkout)
+    assert logged_pages(checkout) == {}
 
 
 def on_a_branch(root: Path, *records: Record) -> None:

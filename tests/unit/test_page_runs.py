@@ -1,0 +1,55 @@
+"""The page of a flow run: whatever goes wrong with it is told, and never ends the run."""
+
+from pathlib import Path
+
+import pytest
+
+from flows import page_runs
+from flows.audit_page.place import PAGE
+from flows.page_runs import page_text, write_page
+from tests.support.audit import Pipeline, Sizes
+from tests.support.audit_world import World
+
+
+def test_a_page_is_written_by_a_process_of_its_own(tmp_path: Path) -> None:
+    world = World(root=tmp_path).begin()
+    Pipeline(world, Sizes()).prepare()
+    assert write_page(tmp_path) is None
+    assert "prepare@mhqa" in (tmp_path / PAGE).read_text()
+
+
+def test_what_the_user_can_mend_is_one_line(tmp_path: Path) -> None:
+    World(root=tmp_path).begin()
+    said = write_page(tmp_path)
+    assert said is not None
+    assert said.startswith(
+        "audit page: not written; the run goes on, run `afm report` later: afm: nothing to report"
+    )
+    assert len(said.splitlines()) == 1
+
+
+def test_anything_else_is_told_with_all_that_was_printed(tmp_path: Path) -> None:
+    world = World(root=tmp_path).begin()
+    Pipeline(world, Sizes()).prepare()
+    (tmp_path / PAGE).mkdir(parents=True)
+    said = write_page(tmp_path)
+    assert said is not None
+    assert "exit code 1\nTraceback" in said
+    assert "IsADirectoryError" in said
+
+
+def test_a_page_that_takes_too_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    World(root=tmp_path).begin()
+    monkeypatch.setattr(page_runs, "TIMEOUT_S", 0.01)
+    said = write_page(tmp_path)
+    assert said is not None
+    assert "not ready" in said
+
+
+def test_a_page_without_a_server_has_its_path_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert page_text(tmp_path, "f" * 32) == f"Audit page: `{tmp_path / PAGE}`"
