@@ -18,7 +18,7 @@ from afm.report.plots import (
     sft_curve,
     token_histogram,
 )
-from afm.report.tables import Table, comparison_table, count_table, result_table
+from afm.report.tables import Table, comparison_table, count_table, number, result_table
 from afm.report.template import PAGE, SECTIONS, STYLE
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def environment(**templates: str) -> "Environment":
 
     loader = DictLoader({"sections": SECTIONS, **templates})
     made = Environment(autoescape=True, undefined=StrictUndefined, loader=loader)
-    made.filters["pieces"] = pieces
+    made.filters |= {"pieces": pieces, "number": number}
     return made
 
 

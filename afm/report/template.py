@@ -18,6 +18,7 @@ th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align:
 th:first-child, td:first-child { text-align: left; }
 .plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(26rem, 100%), 1fr)); gap: 1rem; }
 figure { margin: 0; padding: .7rem; background: var(--card); border-radius: .5rem; } figure svg { width: 100%; height: auto; }
+.plot { min-width: 0; } .rows .scroll { max-height: 20rem; overflow-y: auto; }
 figcaption { font-weight: 600; font-size: .95rem; }
 details { border: 1px solid var(--line); border-radius: .5rem; margin: .6rem 0; padding: .5rem .8rem; } summary { cursor: pointer; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: 1rem; }
@@ -50,7 +51,15 @@ SECTIONS = """{% for section in sections %}
 {% endfor %}
 {% if section.plots %}<div class="plots">
 {% for plot in section.plots %}
+<div class="plot">
 <figure id="{{ plot.name }}" role="img" aria-label="{{ plot.title }}. {{ plot.alt }}"><figcaption>{{ plot.title }}</figcaption>{{ plot.svg | safe }}</figure>
+{% if plot.rows %}<details class="rows"><summary>{{ plot.title }} in numbers</summary>
+<div class="scroll" tabindex="0" role="region" aria-label="{{ plot.title }} in numbers">
+<table><thead><tr>{% for name in plot.rows[0] %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>{% for row in plot.rows %}<tr>{% for value in row.values() %}<td>{{ value | number if value is number or value is none else value }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table>
+</div></details>{% endif %}
+</div>
 {% endfor %}
 </div>{% endif %}
 {% if section.pairs %}

@@ -1,6 +1,7 @@
 """The whole pipeline at scale `smoke`: real verl, real vLLM, real Prefect, DVC and MLflow. One run, many looks."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import psutil
 import pytest
 import yaml
 
+from flows.audit_page.place import PAGE
 from flows.commands.params import set_params
 from flows.copies import SMOKE, make_copy
 from flows.dag import read_plan
@@ -60,7 +62,16 @@ def test_every_result_of_a_cluster_has_a_commit(smoke: Path) -> None:
 
 def test_the_closing_table_tells_results_times_and_where_to_look(smoke: Path) -> None:
     text = (smoke / "demo.txt").read_text()
-    for word in ("base", "sft", "rl", "teacher", "Time per stage", "report.html", "afm ui mlflow"):
+    for word in (
+        "base",
+        "sft",
+        "rl",
+        "teacher",
+        "Time per stage",
+        "report.html",
+        "audit.html",
+        "afm ui mlflow",
+    ):
         assert word in text
 
 
@@ -151,6 +162,27 @@ def test_a_model_leads_back_to_its_sources(smoke: Path) -> None:
         "prepare@mhqa",
     } <= seen
     assert "score@mhqa-smoke" not in seen
+
+
+def test_the_run_left_its_audit_page(smoke: Path) -> None:
+    """Every run is on it, each folder that stage report read is proven by its hash, and MLflow holds it."""
+    page = smoke / PAGE
+    text = page.read_text()
+    boxes = set(re.findall(r'data-node="run-([0-9a-f]+)"', text))
+    assert boxes == {record.identity for record in read_records(smoke)}
+    assert 'class="edge unproven"' not in text
+    assert "What is missing" not in text
+    assert text.count("<figure") == 7
+    client = _client(smoke)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    held = [
+        (run.info.run_name, one.path)
+        for run in client.search_runs(experiments, max_results=1000)
+        for one in client.list_artifacts(run.info.run_id)
+    ]
+    ((name, path),) = held
+    assert name.startswith("pipeline-")
+    assert path == page.name
 
 
 def test_a_shell_repro_gives_the_same_lock_as_the_flow(smoke: Path) -> None:

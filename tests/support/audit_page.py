@@ -1,6 +1,10 @@
 """A checkout whose whole pipeline has run, stage report included, with records as rich as those of a cluster."""
 
+import shutil
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from afm.report.page import write_sections
@@ -56,8 +60,6 @@ def world_with_report(root: Path) -> tuple[World, Pipeline]:
 
 def add_report(world: World, shown: bytes | None = None) -> None:
     """Run stage report on all that is there; `shown` stands in for the sections that it writes."""
-    made = world.root / "sections.json"
-    write_sections(made, sections())
     inputs = {}
     for name in ("filter", "score"):
         folder = f"data/{name}"
@@ -69,10 +71,26 @@ def add_report(world: World, shown: bytes | None = None) -> None:
         inputs,
         {
             "page": ("data/report/report.html", b"<!doctype html>\n"),
-            "sections": ("data/report/sections.json", shown or made.read_bytes()),
+            "sections": ("data/report/sections.json", shown or drawn()),
         },
         ["teacher"],
         {"tiny/eval/mhqa/rl/avg_at_k": 0.7},
         cell="report",
     )
-    made.unlink()
+
+
+@cache
+def drawn() -> bytes:
+    """What stage report writes about a small run; drawing takes a while."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "sections.json"
+        write_sections(path, sections())
+        return path.read_bytes()
+
+
+def copy_of(made: tuple[World, Pipeline], root: Path) -> tuple[World, Pipeline]:
+    """Return a checkout of one's own that looks like another one."""
+    shutil.copytree(made[0].root, root, dirs_exist_ok=True)
+    world, pipeline = deepcopy(made)
+    world.root = root
+    return world, pipeline

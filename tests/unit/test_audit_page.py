@@ -16,7 +16,7 @@ from flows.audit_page.facts import Node
 from flows.audit_page.page import AuditPage, read_page, render, write_page
 from flows.audit_page.place import PAGE, newest_run
 from tests.support.audit import Pipeline, Sizes
-from tests.support.audit_page import EVIL, add_report, world_with_report
+from tests.support.audit_page import EVIL, add_report, copy_of, world_with_report
 from tests.support.audit_world import World, place
 from tests.support.toy import REPO
 
@@ -24,6 +24,12 @@ from tests.support.toy import REPO
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, Pipeline]:
     return world_with_report(tmp_path_factory.mktemp("page") / "checkout")
+
+
+@pytest.fixture
+def own(made: tuple[World, Pipeline], page: AuditPage, tmp_path: Path) -> tuple[World, Pipeline]:
+    """The same checkout with its index, to be changed."""
+    return copy_of(made, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +72,8 @@ def test_a_folder_leads_to_all_who_wrote_into_it(page: AuditPage) -> None:
     assert all(edge.is_proven for edge in read.values())
 
 
-def test_a_folder_that_holds_something_else_by_now_is_marked(tmp_path: Path) -> None:
-    world, pipeline = world_with_report(tmp_path)
+def test_a_folder_that_holds_something_else_by_now_is_marked(own: tuple[World, Pipeline]) -> None:
+    world, pipeline = own
     pipeline.filter(1)
     world.save("another filter, no new report")
     page = ask(place(world), read_page)
@@ -80,8 +86,10 @@ def test_a_folder_that_holds_something_else_by_now_is_marked(tmp_path: Path) -> 
     assert 'class="edge unproven"' in render(page)
 
 
-def test_an_older_run_on_which_something_rests_is_shown_as_older(tmp_path: Path) -> None:
-    world, pipeline = world_with_report(tmp_path)
+def test_an_older_run_on_which_something_rests_is_shown_as_older(
+    own: tuple[World, Pipeline],
+) -> None:
+    world, pipeline = own
     before = world.lock["filter@mhqa"]
     pipeline.filter(1)
     assert world.lock["filter@mhqa"] != before
@@ -204,8 +212,10 @@ def test_without_stage_report_there_is_what_there_is(tmp_path: Path) -> None:
     assert "What is missing" in render(page)
 
 
-def test_sections_that_are_gone_or_of_another_version_are_named(tmp_path: Path) -> None:
-    world, _ = world_with_report(tmp_path)
+def test_sections_that_are_gone_or_of_another_version_are_named(
+    own: tuple[World, Pipeline],
+) -> None:
+    world, _ = own
     md5 = world.places["data/report/sections.json"]
     cached = world.cache / "files" / "md5" / md5[:2] / md5[2:]
     cached.unlink()
@@ -220,9 +230,9 @@ def test_sections_that_are_gone_or_of_another_version_are_named(tmp_path: Path) 
     assert "is of another version" in line
 
 
-def test_runs_without_a_record_are_shown_and_named(tmp_path: Path) -> None:
-    world, _ = world_with_report(tmp_path)
-    for path in (tmp_path / ".lineage").glob("*.json"):
+def test_runs_without_a_record_are_shown_and_named(own: tuple[World, Pipeline]) -> None:
+    world, _ = own
+    for path in (world.root / ".lineage").glob("*.json"):
         if json.loads(path.read_text())["cell"] in ("sft@mhqa-tiny", "score@mhqa-tiny"):
             path.unlink()
     page = ask(place(world), read_page)
@@ -274,10 +284,12 @@ def test_the_template_knows_no_undefined_name() -> None:
     }
 
 
-def test_an_index_of_records_alone_shows_the_newest_run_of_each_cell(tmp_path: Path) -> None:
-    world, pipeline = world_with_report(tmp_path)
+def test_an_index_of_records_alone_shows_the_newest_run_of_each_cell(
+    own: tuple[World, Pipeline],
+) -> None:
+    world, pipeline = own
     pipeline.filter(3)
-    (tmp_path / "dvc.lock").unlink()
+    (world.root / "dvc.lock").unlink()
     chain = ask(place(world), read_chain)
     newest = [
         run for run in chain.runs if run.cell == "filter@mhqa" and key_of(run) not in chain.older

@@ -9,6 +9,14 @@ from flows.audit_page.place import PAGE
 from flows.page_runs import page_text, write_page
 from tests.support.audit import Pipeline, Sizes
 from tests.support.audit_world import World
+from tests.support.toy import REPO
+
+
+@pytest.fixture(autouse=True)
+def this_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a process that begins in a checkout without code of its own find ours."""
+    monkeypatch.setenv("PYTHONPATH", str(REPO))
+    monkeypatch.delenv("AFM_HOME", raising=False)
 
 
 def test_a_page_is_written_by_a_process_of_its_own(tmp_path: Path) -> None:
