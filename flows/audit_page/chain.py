@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from flows.audit.index import Index
 from flows.audit.locate import DIR, Hint
 from flows.audit.runs import Run
+from flows.hashing import listing_md5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,8 +102,6 @@ def _wrote(run: Run, folder: str) -> bool:
 
 def _listing(index: Index, folder: str) -> str | None:
     """Return the md5 that a folder has if it holds the outputs of dvc.lock and nothing else."""
-    from flows.hashing import listing_md5
-
     files: dict[str, str] = {}
     for path, md5 in index.current.items():
         name = path.removeprefix(f"{folder}/")

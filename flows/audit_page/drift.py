@@ -238,6 +238,8 @@ def merged(trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for tree in trees:
         for key, value in tree.items():
             old = found.get(key)
-            both = isinstance(old, Mapping) and isinstance(value, Mapping)
-            found[key] = merged([old, value]) if both else value  # type: ignore[list-item]
+            if isinstance(old, Mapping) and isinstance(value, Mapping):
+                found[key] = merged([old, value])
+            else:
+                found[key] = value
     return found

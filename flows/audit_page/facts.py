@@ -1,5 +1,6 @@
 """What the page tells of each node of its graph."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -51,11 +52,11 @@ MAIN = (
     "evaluate/queries",
     "evaluate/rollouts",
     "evaluate/failed",
-    "eval/*/avg_at_k",
-    "eval/*_minus_*",
+    "eval/*/*/avg_at_k",
+    "eval/*/*_minus_*",
     "gate/rl_is_champion",
 )
-"""Patterns of the metrics that come first."""
+"""Patterns of the metrics that come first; a star stands for one part of a key."""
 MARKS = {"dirty": "from a dirty tree", "older": "an older run than the one in dvc.lock"}
 """What is marked in a node -> how it is read out."""
 UNPROVEN = "by its hash it held something else as well, or has changed since"
@@ -100,8 +101,6 @@ def nodes(index: Index, chain: Chain) -> tuple[Node, ...]:
 
 def metrics_of(index: Index, run: Run) -> Mapping[str, Any]:
     """Return a run's metrics: from its record, else from the file that it wrote; empty where both are gone."""
-    import json
-
     record = record_of(index, run)
     if record is not None:
         return record.metrics
@@ -162,10 +161,16 @@ def _read(content: Content, chain: Chain, reader: str) -> Held:
 
 
 def _split(metrics: Mapping[str, Any]) -> tuple[tuple[tuple[str, str], ...], ...]:
-    shown = {key: number(value) for key, value in metrics.items()}
-    main = {key for key in shown if any(fnmatchcase(key, pattern) for pattern in MAIN)}
+    shown = {
+        key: value if isinstance(value, str) else number(value) for key, value in metrics.items()
+    }
+    main = {key for key in shown if any(_fits(key, pattern) for pattern in MAIN)}
     first = tuple((key, text) for key, text in shown.items() if key in main)
     return first, tuple((key, text) for key, text in shown.items() if key not in main)
+
+
+def _fits(key: str, pattern: str) -> bool:
+    return key.count("/") == pattern.count("/") and fnmatchcase(key, pattern)
 
 
 def _facts(index: Index, link: Link, is_older: bool) -> Iterator[tuple[str, str]]:
@@ -216,15 +221,9 @@ def _models(index: Index, link: Link) -> Iterator[tuple[str, str]]:
 
 
 def _served(endpoint: Mapping[str, Any]) -> str:
-    tokens = [
-        f"{endpoint[kind]:,} {kind.replace('_', ' ')}" for kind in _TOKENS if kind in endpoint
-    ]
-    return (
-        f"{endpoint.get('model')} ({', '.join(tokens)})" if tokens else str(endpoint.get("model"))
-    )
-
-
-_TOKENS = ("prompt_tokens", "completion_tokens")
+    kinds = [kind for kind in ("prompt_tokens", "completion_tokens") if kind in endpoint]
+    tokens = ", ".join(f"{endpoint[kind]:,} {kind.replace('_', ' ')}" for kind in kinds)
+    return f"{endpoint.get('model')}{f' ({tokens})' if tokens else ''}"
 
 
 def _present(*facts: tuple[str, str | None]) -> Sequence[tuple[str, str]]:

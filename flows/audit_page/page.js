@@ -6,7 +6,7 @@
   const nodes = [...svg.querySelectorAll(".node")];
   const edges = [...svg.querySelectorAll(".edge")];
   const hint = document.querySelector(".hint");
-  const LEAST = 0.25, MOST = 3, READABLE = 0.7, STEP = 1.25;
+  const LEAST = 0.1, MOST = 3, READABLE = 0.7, STEP = 1.25;
   let scale = 1, chosen = null;
 
   // Zoom, with the content under (x, y) of the frame [px] kept in its place.
@@ -20,7 +20,8 @@
     frame.scrollTop = top * next - y;
   }
 
-  const whole = () => Math.min(1, frame.clientWidth / width);
+  const wide = () => Math.min(1, frame.clientWidth / width);
+  const whole = () => Math.min(wide(), parseFloat(getComputedStyle(frame).maxHeight) / height || 1);
   const zooms = { in: () => zoom(scale * STEP), out: () => zoom(scale / STEP), fit: () => zoom(whole()) };
   const keys = { "+": zooms.in, "=": zooms.in, "-": zooms.out, "0": zooms.fit };
 
@@ -31,16 +32,23 @@
     if (box.top < seen.top || box.bottom > seen.bottom) frame.scrollTop += (box.top + box.bottom - seen.top - seen.bottom) / 2;
   }
 
+  // The node itself and all that it rests on.
+  function upstream(key) {
+    const found = new Set([key]);
+    for (const one of found) for (const edge of edges) if (edge.dataset.to === one) found.add(edge.dataset.from);
+    return found;
+  }
+
   function choose(key, focus) {
     const facts = document.getElementById(key);
     if (!facts || !facts.classList.contains("facts")) return false;
     chosen = key;
     for (const one of document.querySelectorAll(".facts")) one.classList.toggle("shown", one === facts);
-    const near = new Set([key]);
+    const behind = upstream(key), near = new Set(behind);
     for (const edge of edges) {
-      const touches = edge.dataset.from === key || edge.dataset.to === key;
-      edge.classList.toggle("near", touches);
-      if (touches) near.add(edge.dataset.from).add(edge.dataset.to);
+      const reads = behind.has(edge.dataset.to), feeds = edge.dataset.from === key;
+      edge.classList.toggle("near", reads || feeds);
+      if (feeds) near.add(edge.dataset.to);
     }
     for (const node of nodes) {
       node.classList.toggle("far", !near.has(node.dataset.node));
@@ -121,7 +129,7 @@
   document.documentElement.classList.add("js");
   document.querySelector(".tools").hidden = false;
   hint.hidden = false;
-  zoom(Math.max(whole(), READABLE));
+  zoom(Math.max(wide(), READABLE));
   frame.scrollLeft = 0;
   if (location.hash) choose(decodeURIComponent(location.hash.slice(1)), false);
   addEventListener("hashchange", () => choose(decodeURIComponent(location.hash.slice(1)), true));

@@ -116,6 +116,14 @@ def test_a_click_shows_the_facts_of_a_run_and_nothing_else(page: webdriver.Chrom
     assert "filter@mhqa" in text
 
 
+def test_a_click_lights_up_all_that_a_run_rests_on_and_who_read_it(page: webdriver.Chrome) -> None:
+    node(page, "sft@mhqa-tiny").click()
+    far = page.find_elements(By.CSS_SELECTOR, "a.node.far")
+    names = {(one.get_attribute("aria-label") or "").partition(",")[0] for one in far}
+    dark = {"screen@mhqa", "select@mhqa", "evaluate@mhqa-tiny-rl", "score@mhqa-tiny", "report"}
+    assert names == dark
+
+
 def test_enter_shows_the_facts_and_escape_leads_back(page: webdriver.Chrome) -> None:
     chosen = node(page, "filter@mhqa")
     chosen.send_keys(Keys.ENTER)
