@@ -14,6 +14,8 @@ class Table:
     caption: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    is_folded: bool = False
+    """Whether only its caption shows until a reader asks for it."""
 
 
 def result_table(data: CellData) -> Table:

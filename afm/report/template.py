@@ -42,12 +42,14 @@ SECTIONS = """{% for section in sections %}
 <h2 id="h-{{ section.id }}">{{ section.title }}</h2>
 {% if section.note %}<p>{{ section.note }}</p>{% endif %}
 {% for table in section.tables %}
+{% if table.is_folded %}<details><summary>{{ table.caption }} ({{ table.rows | length }})</summary>{% endif %}
 <div class="scroll" tabindex="0" role="region" aria-label="{{ table.caption }}">
 <table><caption>{{ table.caption }}</caption>
 <thead><tr>{% for cell in table.head %}<th scope="col">{{ cell }}</th>{% endfor %}</tr></thead>
 <tbody>{% for row in table.rows %}<tr>{% for cell in row %}{% if loop.first %}<th scope="row">{{ cell }}</th>{% else %}<td>{{ cell }}</td>{% endif %}{% endfor %}</tr>
 {% endfor %}</tbody></table>
 </div>
+{% if table.is_folded %}</details>{% endif %}
 {% endfor %}
 {% if section.plots %}<div class="plots">
 {% for plot in section.plots %}

@@ -3,6 +3,7 @@
 What the paper states is read from the tables of docs/paper-to-code.md, what was used from the run records.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -67,7 +68,8 @@ def drift_section(
     return PageSection(
         id="drift",
         title="Settings beside the paper's",
-        note=f"{'; '.join(counts)}. {changed} changed from what this project ships, each marked with that value.",
+        note=f"{'; '.join(counts)}. {changed} changed from what this project ships, each marked with that value. "
+        f"What the paper and its script say, and why we differ, is from {MAP}.",
         tables=tuple(table for verdict in Verdict if (table := _table(found, verdict)).rows),
     )
 
@@ -92,6 +94,7 @@ def _table(found: Sequence[Setting], verdict: Verdict) -> Table:
             for one in found
             if one.verdict is verdict
         ),
+        is_folded=verdict is not Verdict.DIFFERS,
     )
 
 
@@ -152,8 +155,10 @@ def _general(
             names = {"<agent>": agent, "<scale>": scale}
             of = ", ".join(name for mark, name in names.items() if mark in key)
             made = _setting(row, key, of, used, row["Ours"], row["Paper's value"], scale)
-            shared = made.verdict is not Verdict.UNSTATED and not is_alone
-            yield replace(made, verdict=Verdict.WORDS) if shared else made
+            # Here the paper's word for a thing need not be ours: `product` is `answer_times_format`.
+            is_word = isinstance(used, str) and made.verdict is Verdict.DIFFERS
+            is_shared = not is_alone and made.verdict is not Verdict.UNSTATED
+            yield replace(made, verdict=Verdict.WORDS) if is_word or is_shared else made
 
 
 def _setting(
@@ -219,12 +224,12 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    value = _plain(value)
-    return (
-        value
-        if isinstance(value, str)
-        else yaml.safe_dump(value, default_flow_style=True).split("\n")[0]
-    )
+    """Write a value as params.yaml would, on one line."""
+    plain = _plain(value)
+    if isinstance(plain, str):
+        return plain
+    lines = yaml.safe_dump(plain, default_flow_style=True, width=math.inf).splitlines()
+    return str(lines[0])
 
 
 def plain_text(cell: str) -> str:

@@ -20,8 +20,7 @@
     frame.scrollTop = top * next - y;
   }
 
-  const wide = () => Math.min(1, frame.clientWidth / width);
-  const whole = () => Math.min(wide(), parseFloat(getComputedStyle(frame).maxHeight) / height || 1);
+  const whole = () => Math.min(1, frame.clientWidth / width, parseFloat(getComputedStyle(frame).maxHeight) / height);
   const zooms = { in: () => zoom(scale * STEP), out: () => zoom(scale / STEP), fit: () => zoom(whole()) };
   const keys = { "+": zooms.in, "=": zooms.in, "-": zooms.out, "0": zooms.fit };
 
@@ -129,7 +128,7 @@
   document.documentElement.classList.add("js");
   document.querySelector(".tools").hidden = false;
   hint.hidden = false;
-  zoom(Math.max(wide(), READABLE));
+  zoom(Math.max(whole(), READABLE));
   frame.scrollLeft = 0;
   if (location.hash) choose(decodeURIComponent(location.hash.slice(1)), false);
   addEventListener("hashchange", () => choose(decodeURIComponent(location.hash.slice(1)), true));

@@ -13,19 +13,21 @@ TEXT = """\
 |---|---|---|---|---|---|---|
 | Fewest hops | `afm.filters` | `filter.minimum` | `5` | 5 | no code | [here](x.md) |
 | Reward | `afm.rewards` | `agents.<agent>.reward` | `exact_match` | a judge | `judge` | offline |
+| Teacher | `afm.teachers` | `agents.<agent>.teacher` | `scripted` | OAgents | - | - |
 | Clip | `afm.clip` | `filter.low`, `filter.high` | 0.2, 0.28 | 0.3 | - | - |
 | Only words | - | - | - | 7 | - | - |
 
 | Params | Agent | tiny | 7b | Paper | Official script | Why ours |
 |---|---|---|---|---|---|---|
 | `scales.<scale>.sft.lr` | web | `0.003` | `0.00003` | 3e-5 (7B), 1.4e-5 (32B) | same | - |
+| `scales.<scale>.sft.schedule` | all | `linear` | - | cosine | - | - |
 | `scales.<scale>.sft.batch` | all | `16` | `32` | 1,024 | - | small |
 """
 PARAMS: dict[str, Any] = {
     "filter": {"minimum": 6, "low": 0.2, "high": 0.28},
-    "agents": {"web": {"reward": "exact_match"}},
+    "agents": {"web": {"reward": "exact_match", "teacher": "scripted"}},
     "scales": {
-        "tiny": {"sft": {"lr": 0.003, "batch": 16, "by_agent": {}}},
+        "tiny": {"sft": {"lr": 0.003, "batch": 16, "schedule": "linear", "by_agent": {}}},
         "7b": {"sft": {"lr": 1.0, "batch": 32, "by_agent": {"web": {"lr": 0.00003}}}},
     },
 }
@@ -84,6 +86,12 @@ def test_what_no_run_used_is_left_out() -> None:
     assert set(by_key) == {("filter.minimum", ""), ("filter.low", ""), ("filter.high", "")}
 
 
+def test_another_word_for_a_thing_is_left_to_the_reader_but_not_another_choice() -> None:
+    by_key = found([("web", "tiny")])
+    assert by_key["agents.<agent>.teacher", "web"].verdict is Verdict.WORDS
+    assert by_key["scales.<scale>.sft.schedule", "web, tiny"].verdict is Verdict.DIFFERS
+
+
 def test_several_settings_in_one_row_are_left_to_the_reader() -> None:
     by_key = found([("web", "tiny")])
     assert by_key["filter.low", ""].verdict is by_key["filter.high", ""].verdict is Verdict.WORDS
@@ -104,4 +112,4 @@ def test_what_this_project_ships_is_nowhere_changed() -> None:
     shipped = settings((REPO / MAP).read_text(), params, cells)
     assert [one for one in shipped if one.changed_from is not None] == []
     for verdict in Verdict:
-        assert sum(one.verdict is verdict for one in shipped) > 15
+        assert sum(one.verdict is verdict for one in shipped) > 10
