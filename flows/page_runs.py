@@ -20,12 +20,12 @@ def publish_page(root: Path, run: str) -> None:
     """Write the page, keep it in MLflow, and link it from this flow run; nothing where AFM_LINEAGE=0."""
     if os.environ.get("AFM_LINEAGE", "1") == "0":
         return
-    page, before = root / PAGE, _content(root / PAGE)
+    before = _stamp(root / PAGE)
     failure = write_page(root)
     if failure:
         get_run_logger().warning(failure)
         return
-    if _content(page) != before:
+    if _stamp(root / PAGE) != before:
         _log(root)
     create_markdown_artifact(
         key="audit", markdown=page_text(root, run), description="What made these models"
@@ -73,8 +73,12 @@ def page_text(root: Path, run: str) -> str:
     return f"Audit page: `{root / PAGE}`" + (f", [in MLflow]({link})" if link else "")
 
 
-def _content(page: Path) -> bytes:
-    return page.read_bytes() if page.exists() else b""
+def _stamp(page: Path) -> tuple[int, int] | None:
+    """Return what changes with every writing of a file; None where there is none."""
+    if not page.exists():
+        return None
+    state = page.stat()
+    return state.st_ino, state.st_mtime_ns
 
 
 def _log(root: Path) -> None:

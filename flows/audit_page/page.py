@@ -55,13 +55,15 @@ class AuditPage:
 
 
 def write_page(workspace: Workspace, path: Path) -> AuditPage:
-    """Write the page of a checkout.
+    """Write the page of a checkout; a file that is the same already is left alone.
 
     Raises:
         UserError: nothing has run there.
     """
     page = ask(workspace, read_page)
-    write_text(path, render(page))
+    text = render(page)
+    if not path.exists() or path.read_bytes() != text.encode():
+        write_text(path, text)
     return page
 
 

@@ -196,6 +196,9 @@ def test_the_page_says_which_run_it_ends_with(made: tuple[World, Pipeline], tmp_
     assert newest_run(path) is None
     write_page(place(world), path)
     assert newest_run(path) == world.records[-1].identity
+    before = path.stat().st_ino
+    write_page(place(world), path)
+    assert path.stat().st_ino == before, "what is the same already is left alone"
     path.write_text("<!doctype html>")
     assert newest_run(path) is None
 
