@@ -79,7 +79,13 @@
 
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href^='#']");
-    if (link && choose(link.getAttribute("href").slice(1), true)) event.preventDefault();
+    if (!link) return;
+    const key = link.getAttribute("href").slice(1);
+    if (choose(key, true)) event.preventDefault();
+    else if (location.protocol === "about:") { // shown inside another page, whose address a fragment would change
+      event.preventDefault();
+      document.getElementById(key).scrollIntoView();
+    }
   });
   document.querySelector(".tools").addEventListener("click", (event) => {
     const button = event.target.closest("[data-zoom]");

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from functools import partial
+from html import escape
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
@@ -45,6 +46,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("page")
     world, _ = world_with_report(folder / "checkout")
     write_page(place(world), folder / "site" / "audit.html")
+    inner = escape((folder / "site" / "audit.html").read_text())
+    frame = f'<iframe sandbox="allow-scripts" width=1200 height=800 srcdoc="{inner}"></iframe>'
+    (folder / "site" / "frame.html").write_text(f"<!doctype html>{frame}")
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=folder / "site"))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -250,6 +254,22 @@ def test_a_phone_scrolls_only_down(page: webdriver.Chrome) -> None:
         "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
     )
     assert (width, shown) == (PHONE[0], PHONE[0])
+
+
+def test_it_works_inside_another_page_as_mlflow_shows_it(
+    page: webdriver.Chrome, address: str
+) -> None:
+    page.get(address.replace("audit.html", "frame.html"))
+    page.switch_to.frame(page.find_element(By.TAG_NAME, "iframe"))
+    node(page, "filter@mhqa").click()
+    (text,) = facts(page)
+    assert text.startswith("filter@mhqa")
+    page.find_element(By.LINK_TEXT, "Cost").click()
+    assert (
+        page.execute_script("return document.getElementById('costs').getBoundingClientRect().top")
+        < 50
+    )
+    assert facts(page) == [text], "no link has loaded another page"
 
 
 def test_without_its_script_everything_is_there_to_read(
