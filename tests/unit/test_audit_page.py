@@ -12,9 +12,10 @@ from jinja2 import Environment
 from afm.errors import UserError
 from flows.audit.index import ask
 from flows.audit_page.chain import Edge, key_of, read_chain
-from flows.audit_page.facts import Node
+from flows.audit_page.facts import MAIN, Node
 from flows.audit_page.page import AuditPage, read_page, render, write_page
 from flows.audit_page.place import PAGE, newest_run
+from flows.audit_page.tables import COUNTED
 from tests.support.audit import Pipeline, Sizes
 from tests.support.audit_page import EVIL, add_report, copy_of, world_with_report
 from tests.support.audit_world import World, place
@@ -149,6 +150,15 @@ def test_tables_look_at_all_runs(page: AuditPage) -> None:
     assert shares["mhqa-tiny rl"] == ("0.010", "0.002")
     names = [row[:2] for row in tables["Registered names, as afm audit takes them"].rows]
     assert names == [("afm-mhqa-tiny@1", "sft"), ("afm-mhqa-tiny@2", "rl, champion")]
+
+
+def test_metrics_that_the_page_looks_for_are_those_that_stages_write() -> None:
+    parts = [p.read_text() for name in ("afm", "stages") for p in (REPO / name).rglob("*.py")]
+    sources = "".join(parts)
+    wanted = {*MAIN, *(key for row in COUNTED for key in row[2:])}
+    made_up = {"filter/dropped/unjudged"}  # a prefix and a reason
+    plain = {key for key in wanted if "*" not in key} - made_up
+    assert [key for key in plain if f'"{key}"' not in sources] == []
 
 
 def test_the_page_shows_what_stage_report_measured(page: AuditPage, html: str) -> None:
