@@ -51,7 +51,7 @@ def verify(workspace: Workspace, text: str) -> Report:
     evidence = Evidence(workspace=workspace)
     graph = evidence.graph
     model = resolve(graph, evidence.current, text)
-    chain = [*graph.chain(model.run), *_judgements(graph, model)]
+    chain = [*graph.chain(model.run), *judgements(graph, model)]
     found = [*evidence.problems, *unreachable(evidence)]
     found += [one for run in chain for check in CHECKS.values() for one in check(evidence, run)]
     unique = list(dict.fromkeys(found))
@@ -65,7 +65,7 @@ def verify(workspace: Workspace, text: str) -> Report:
     )
 
 
-def _judgements(graph: Graph, model: Model) -> list[Run]:
+def judgements(graph: Graph, model: Model) -> list[Run]:
     """Return the evaluations of a model and the scores of these: what is claimed of it rests on them."""
     asked = [run for run in graph.readers(model.md5) if run.stage == "evaluate"]
     records = {md5 for run in asked for md5 in run.outs.values()}
