@@ -1,58 +1,50 @@
 """`afm audit export`: a folder with all that proves where a model comes from, to be verified without this checkout."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from afm.errors import UserError
 from afm.jsonl import write_json, write_text
-from flows.audit.blobs import Blobs
-from flows.audit.bundle import (
-    CONTENT,
-    INDEX,
-    MODEL,
-    PROVENANCE,
-    RECORD,
-    SIGNATURE,
-    Bundle,
-    Kept,
-    Part,
-    files_below,
-)
-from flows.audit.explain import CARD, Explanation, explain, record_of
+from flows.audit.bundle import INDEX, MODEL, SIGNATURE, VERIFICATION, Bundle, files_below
+from flows.audit.evidence import Finding
+from flows.audit.explain import Explanation, explain, record_of
 from flows.audit.explain_text import tree
 from flows.audit.export_card import model_card
-from flows.audit.export_provenance import Sums, digests, find, statement
-from flows.audit.export_sign import Signer, sign
-from flows.audit.formats import file_name
-from flows.audit.history import git_blob
+from flows.audit.export_openlineage import write_events
+from flows.audit.export_provenance import Sums, digests, find
+from flows.audit.export_run import Desk, write_run
+from flows.audit.export_sign import Signer, prepare
 from flows.audit.index import Index, ask
 from flows.audit.locate import Hint
 from flows.audit.render import as_json
-from flows.audit.runs import Run
 from flows.audit.verify import Report, judgements, verify
 from flows.workspace import Workspace
 
-KEPT = ("ledger.jsonl", "metrics.json", "gate.json", CARD)
-"""Outputs that a bundle holds; the rest it names by digest."""
 PROJECT = ("dvc.yaml", "params.yaml", "dvc.lock")
+UNSIGNED = "UNSIGNED: digests show accidents, not forgery; sign with --key"
 README = """\
 # Where a model comes from
 
-`{cell}`, `{path}`, md5 `{md5}` as DVC counts it. {signed}
+`{cell}`, `{path}`, md5 `{md5}` as DVC counts it.
 
-- `README.md` in `card/`: the model card; `card.md` of a prepare run: the data set card
+{signed}
+
+- `cards/`: a card of the model and of each data set that it was trained on, in the form of the Hugging Face Hub
 - `explanation.txt`: the chain, back to the sources
-- `runs/CELL/`: the run record, the params, an in-toto statement with SLSA provenance, ledgers and metrics
-- `locks/`: versions of dvc.lock that name these runs, each under the name that git gives to its content
+- `runs/CELL/IDENTITY/`: the run record, the params, an in-toto statement with SLSA provenance, ledgers and metrics
+- `locks/`: versions of dvc.lock that name these runs, each under the name that git gives to its content, and the
+  pinned packages of the runs' environments
 - `project/`: dvc.yaml, params.yaml and dvc.lock of the checkout that exported
 - `verification.json`: what `afm audit verify` found there
 - `bundle.json`: the sha256 of every other file{with_model}
 
-`afm audit verify --bundle FOLDER [--public-key FILE]` checks all of it, on any machine. In a statement, `dvcDir` is the
-md5 of a folder's listing, as DVC computes it. The signature is one of OpenSSF model-signing over the whole folder:
-`model_signing verify key FOLDER --signature FOLDER/{signature} --public-key FILE` checks it without this project.
+`afm audit verify --bundle FOLDER [--public-key FILE | --root CERTIFICATE] [--weights FOLDER]` checks all of it, on any
+machine. In a statement, `dvcDir` is the md5 of a folder's listing, as DVC computes it. A signature, `{signature}`, is
+one of OpenSSF model-signing over the whole folder; without this project,
+`model_signing verify key FOLDER --signature FOLDER/{signature} --public-key FILE` checks it.
 """
 
 
@@ -61,60 +53,100 @@ class Export:
     """What was written."""
 
     folder: str
-    bundle: Bundle
-    verification: Report
+    cell: str
+    path: str
+    md5: str
+    """Of the model, as DVC has it."""
+    runs: int
+    files: int
+    signed: str | None
+    """`key`, `certificate`, or None."""
+    failures: tuple[Finding, ...]
+    """What `verify` found here; the bundle says it too, and will not be verified elsewhere."""
 
 
-def export(
-    workspace: Workspace, text: str, out: Path, signer: Signer | None, *, with_model: bool = False
-) -> Export:
-    """Write a bundle.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """What a bundle shall hold."""
+
+    signer: Signer | None
+    """None leaves it unsigned, and the bundle says so."""
+    with_model: bool
+    openlineage: Path | None
+    """Where events of the chain go too; None for nowhere."""
+
+
+def export(workspace: Workspace, text: str, out: Path, wish: Wish) -> Export:
+    """Write a bundle; the folder appears when it is whole.
 
     Args:
         workspace: where to look.
         text: the model.
         out: a folder that does not exist yet, or is empty.
-        signer: who signs; None leaves it unsigned, and the bundle says so.
-        with_model: also copy the model.
+        wish: what it shall hold.
 
     Raises:
-        UserError: the text names no model, or several; the folder is not empty; the key or a file of the model is
-            missing.
+        UserError: the text names no model, or several; the folder is not empty; the key cannot be used; a file of the
+            model is missing.
     """
-    if out.exists() and any(out.iterdir()):
-        raise UserError(f"{out} is not empty; name a new folder")
+    out = out.resolve()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is there and not empty; name a new folder")
+    seal = prepare(wish.signer) if wish.signer else None
     report = verify(workspace, text)
-    out.mkdir(parents=True, exist_ok=True)
-    bundle = ask(workspace, lambda index: _write(index, text, out, report, signer, with_model))
-    if signer is not None:
-        sign(out, signer)
-    return Export(folder=str(out), bundle=bundle, verification=report)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
+        place = Path(scratch) / out.name
+        place.mkdir()
+        bundle = ask(workspace, lambda index: _write(index, text, place, report, wish))
+        if seal is not None:
+            seal(place)
+        place.replace(out)
+    return Export(
+        folder=str(out),
+        cell=bundle.cell,
+        path=bundle.path,
+        md5=bundle.md5,
+        runs=len(bundle.runs),
+        files=len(bundle.files),
+        signed=bundle.signed,
+        failures=report.failures,
+    )
 
 
-def _write(
-    index: Index, text: str, out: Path, report: Report, signer: Signer | None, with_model: bool
-) -> Bundle:
+def lines(made: Export) -> Iterator[str]:
+    """Say what was written, and what is weak about it."""
+    yield f"{made.cell}  {made.path}  md5 {made.md5}"
+    yield f"{made.folder}: {made.files} files of {made.runs} runs"
+    yield from (f"FAILED {one.what}: {one.why}" for one in made.failures)
+    if made.failures:
+        yield f"{len(made.failures)} failures: the bundle says so too, and will not be verified elsewhere"
+    yield f"signed with a {made.signed}" if made.signed else UNSIGNED
+
+
+def _write(index: Index, text: str, out: Path, report: Report, wish: Wish) -> Bundle:
     explanation = explain(index, text)
     model = explanation.model
     runs = [*index.graph.chain(model.run), *judgements(index.graph, model)]
-    sums = Sums(contents=index.contents)
-    parts = [_run(index, run, out, sums) for run in runs]
-    _cards(index, explanation, runs, out, report)
+    desk = Desk(index=index, out=out, sums=Sums(contents=index.contents))
+    parts = [write_run(desk, run) for run in runs]
+    scores = [record_of(index, run) for run in runs if run.stage == "score"]
+    card = model_card(explanation, [one for one in scores if one], len(report.failures))
+    write_text(out / "cards" / "model" / "README.md", card)
     write_text(out / "explanation.txt", "\n".join(tree(explanation)) + "\n")
     write_text(out / "explanation.json", as_json(explanation) + "\n")
-    write_text(out / "verification.json", as_json(report) + "\n")
+    write_text(out / VERIFICATION, as_json(report) + "\n")
+    if wish.openlineage is not None:
+        write_events(wish.openlineage, [(run, record_of(index, run)) for run in runs])
     _project(index.root, out)
-    if with_model:
+    if wish.with_model:
         _copy_model(index, explanation, out)
-    signed = "Signed." if signer else "UNSIGNED: digests show accidents, not forgery."
-    told = "\n- `model/`: the model itself" if with_model else ""
-    head = {"cell": model.run.cell, "path": model.path, "md5": model.md5, "signature": SIGNATURE}
-    write_text(out / "README.md", README.format(**head, signed=signed, with_model=told))
+    write_text(out / "README.md", _readme(explanation, wish))
     bundle = Bundle(
         cell=model.run.cell,
         path=model.path,
         md5=model.md5,
-        signed=signer.method if signer else None,
+        signed=wish.signer.method if wish.signer else None,
         runs=parts,
         files={name: digests(out / name)[1] for name in files_below(out)},
     )
@@ -122,59 +154,16 @@ def _write(
     return bundle
 
 
-def _run(index: Index, run: Run, out: Path, sums: Sums) -> Part:
-    """Write what tells of one run."""
-    name = f"runs/{run.cell}/{run.identity or run.entry}"
-    record = record_of(index, run)
-    write_json(out / name / PROVENANCE, statement(run, record, sums))
-    if record is not None:
-        shutil.copyfile(index.record_path(run), out / name / RECORD)
-        write_json(out / name / "params.json", record.params)
-    kept = [_keep(index, run, path, md5, out, name) for path, md5 in run.outs.items()]
-    return Part(
-        folder=name,
-        cell=run.cell,
-        has_record=record is not None,
-        outs=dict(run.outs),
-        deps=dict(run.deps),
-        kept=[one for one in kept if one],
-        lock=_lock(index, run, out),
+def _readme(explanation: Explanation, wish: Wish) -> str:
+    model = explanation.model
+    return README.format(
+        cell=model.run.cell,
+        path=model.path,
+        md5=model.md5,
+        signature=SIGNATURE,
+        signed=f"Signed with a {wish.signer.method}." if wish.signer else f"**{UNSIGNED}.**",
+        with_model="\n- `model/`: the model itself" if wish.with_model else "",
     )
-
-
-def _keep(index: Index, run: Run, path: str, md5: str, out: Path, name: str) -> Kept | None:
-    """Copy an output that a bundle holds."""
-    if file_name(path) not in KEPT:
-        return None
-    content = index.contents.read(md5, Hint(identity=run.identity, path=path))
-    if content is None:
-        return None  # verification.json says so
-    place = f"{name}/{CONTENT}/{path}"
-    (out / place).parent.mkdir(parents=True, exist_ok=True)
-    (out / place).write_bytes(content)
-    return Kept(file=place, path=path, md5=md5)
-
-
-def _lock(index: Index, run: Run, out: Path) -> str | None:
-    """Copy a version of dvc.lock that has the run's outputs, under git's name for it; the oldest one."""
-    found = [one for one in index.runs if one.origin == "lock" and one.key == run.key]
-    if not found:
-        return None
-    blob = min(found, key=lambda one: (one.started or float("inf"), one.content)).content
-    own = index.root / "dvc.lock"
-    body = own.read_bytes() if own.exists() else b""
-    place = out / "locks" / f"{blob}.lock"
-    place.parent.mkdir(exist_ok=True)
-    place.write_bytes(body if git_blob(body) == blob else Blobs(index.root).read(blob))
-    return blob
-
-
-def _cards(
-    index: Index, explanation: Explanation, runs: Sequence[Run], out: Path, report: Report
-) -> None:
-    scores = [record_of(index, run) for run in runs if run.stage == "score"]
-    card = model_card(explanation, [one for one in scores if one], len(report.failures))
-    write_text(out / "card" / "README.md", card)
 
 
 def _project(root: Path, out: Path) -> None:

@@ -21,6 +21,8 @@ BUILD = "urn:afm-pipeline:stage:v1"
 """Build type: a stage command of the pipeline, over declared inputs, with declared params."""
 FOLDER = "dvcDir"
 """Digest of a folder: md5 of its listing, as DVC has it; no file has these bytes, so it is not called `md5`."""
+INSIDE = "inside"
+"""Annotation of a file below a folder: the folder."""
 CHUNK = 1 << 20
 
 
@@ -28,15 +30,20 @@ CHUNK = 1 << 20
 class Sums:
     """sha256 of content that is known by its md5; each is read once, and in pieces: weights are big."""
 
-    contents: Contents
+    contents: Contents | None
+    """None where there is no checkout to look in."""
     known: dict[str, str | None] = field(default_factory=dict)
 
     def sha256(self, md5: str, hint: Hint) -> str | None:
         """Return the sha256 of a file; None where no place holds it whole."""
         if md5 not in self.known:
-            at = find(self.contents, md5, hint)
+            at = find(self.contents, md5, hint) if self.contents else None
             self.known[md5] = digests(at)[1] if at else None
         return self.known[md5]
+
+    def listing(self, md5: str, hint: Hint) -> Mapping[str, str]:
+        """Return the md5 of each file of a folder by relative path; nothing where that is not known."""
+        return (self.contents.listing(md5, hint) if self.contents else None) or {}
 
 
 def find(contents: Contents, md5: str, hint: Hint) -> Path | None:
@@ -92,10 +99,27 @@ def claims(document: Mapping[str, Any]) -> dict[str, Any]:
     return {**document, "subject": [*_bare(document["subject"])], "predicate": predicate}
 
 
+def named(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return every file and folder that a statement tells of, what was made first."""
+    return [
+        *document["subject"],
+        *document["predicate"]["buildDefinition"]["resolvedDependencies"],
+    ]
+
+
+def files_in(document: Mapping[str, Any], folder: str) -> dict[str, Mapping[str, str]]:
+    """Return the digests of each file of a folder by relative path, as a statement has them."""
+    return {
+        one["name"].removeprefix(f"{folder}/"): one["digest"]
+        for one in named(document)
+        if one.get("annotations", {}).get(INSIDE) == folder
+    }
+
+
 def _bare(descriptors: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield descriptors without sha256 and without the files below a folder."""
     for one in descriptors:
-        if "inside" not in one.get("annotations", {}):
+        if INSIDE not in one.get("annotations", {}):
             digest = {kind: value for kind, value in one["digest"].items() if kind != "sha256"}
             yield one | {"digest": digest}
 
@@ -107,9 +131,9 @@ def _data(run: Run, path: str, md5: str, sums: Sums) -> Iterator[dict[str, Any]]
         yield _file(path, md5, sums.sha256(md5, hint))
         return
     yield {"name": path, "digest": {FOLDER: md5.removesuffix(DIR)}}
-    for name, inner in (sums.contents.listing(md5, hint) or {}).items():
+    for name, inner in sums.listing(md5, hint).items():
         sha256 = sums.sha256(inner, hint.below(name))
-        yield _file(f"{path}/{name}", inner, sha256) | {"annotations": {"inside": path}}
+        yield _file(f"{path}/{name}", inner, sha256) | {"annotations": {INSIDE: path}}
 
 
 def _file(name: str, md5: str, sha256: str | None) -> dict[str, Any]:
