@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from flows.audit.evidence import Finding
 from flows.audit.explain import Explanation, explain, record_of
 from flows.audit.explain_text import tree
 from flows.audit.export_card import model_card
+from flows.audit.export_data_card import data_cards
 from flows.audit.export_openlineage import write_events
 from flows.audit.export_provenance import Sums, digests, find
 from flows.audit.export_run import Desk, write_run
@@ -20,6 +21,7 @@ from flows.audit.export_sign import Signer, prepare
 from flows.audit.index import Index, ask
 from flows.audit.locate import Hint
 from flows.audit.render import as_json
+from flows.audit.runs import Run
 from flows.audit.verify import Report, judgements, verify
 from flows.workspace import Workspace
 
@@ -44,7 +46,7 @@ README = """\
 `afm audit verify --bundle FOLDER [--public-key FILE | --root CERTIFICATE] [--weights FOLDER]` checks all of it, on any
 machine. In a statement, `dvcDir` is the md5 of a folder's listing, as DVC computes it. A signature, `{signature}`, is
 one of OpenSSF model-signing over the whole folder; without this project,
-`model_signing verify key FOLDER --signature FOLDER/{signature} --public-key FILE` checks it.
+`model_signing verify key FOLDER --signature FOLDER/{signature} --public_key FILE` checks it.
 """
 
 
@@ -130,9 +132,7 @@ def _write(index: Index, text: str, out: Path, report: Report, wish: Wish) -> Bu
     runs = [*index.graph.chain(model.run), *judgements(index.graph, model)]
     desk = Desk(index=index, out=out, sums=Sums(contents=index.contents))
     parts = [write_run(desk, run) for run in runs]
-    scores = [record_of(index, run) for run in runs if run.stage == "score"]
-    card = model_card(explanation, [one for one in scores if one], len(report.failures))
-    write_text(out / "cards" / "model" / "README.md", card)
+    _cards(index, explanation, runs, out, len(report.failures))
     write_text(out / "explanation.txt", "\n".join(tree(explanation)) + "\n")
     write_text(out / "explanation.json", as_json(explanation) + "\n")
     write_text(out / VERIFICATION, as_json(report) + "\n")
@@ -152,6 +152,16 @@ def _write(index: Index, text: str, out: Path, report: Report, wish: Wish) -> Bu
     )
     write_json(out / INDEX, bundle.model_dump())
     return bundle
+
+
+def _cards(
+    index: Index, explanation: Explanation, runs: Sequence[Run], out: Path, failures: int
+) -> None:
+    scores = [record_of(index, run) for run in runs if run.stage == "score"]
+    card = model_card(explanation, [one for one in scores if one], failures)
+    write_text(out / "cards" / "model" / "README.md", card)
+    for cell, text in data_cards(index, explanation):
+        write_text(out / "cards" / cell / "README.md", text)
 
 
 def _readme(explanation: Explanation, wish: Wish) -> str:

@@ -46,6 +46,7 @@ def _front_matter(explanation: Explanation, scores: Sequence[Record]) -> str:
     run = explanation.model.run
     data = ModelCardData(
         license=explanation.licence,
+        library_name="transformers",
         pipeline_tag=TASK,
         tags=["agents", "chain-of-agents", *(f"{k}:{v}" for k, v in sorted(run.axes.items()))],
         model_name=_title(explanation),

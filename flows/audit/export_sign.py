@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from afm.errors import UserError
-from flows.audit.bundle import SIGNATURE
+from flows.audit.bundle import INDEX, SIGNATURE, files_below
+from flows.audit.export_provenance import digests
+from flows.audit.render import listed
 
+MISMATCH = "Signature mismatch"
+"""Begins what model-signing says where the signature is good, and files are not those that it covers."""
 LONGEST = 300
 """Characters of a reason that are shown."""
 
@@ -101,7 +105,8 @@ def look(folder: Path, trust: Trust) -> Seal:
     except X509StoreContextError as error:
         return Seal(by=None, failure=f"its certificate leads to none of the roots: {error}")
     except (ValueError, TypeError, LookupError, AttributeError, OSError) as error:
-        return Seal(by=None, failure=f"does not hold: {_short(error)}")
+        edited = _edited(folder) if str(error).startswith(MISMATCH) else None
+        return Seal(by=None, failure=edited or f"does not hold: {_short(error)}")
     return Seal(by=None if expired else by, failure=expired)
 
 
@@ -156,6 +161,16 @@ def _password(variable: str) -> bytes:
     if password is None:
         raise UserError(f"--key-password-env {variable}: no such variable is set")
     return password.encode()
+
+
+def _edited(folder: Path) -> str:
+    """Name the files that are not as they were signed; the package's own message is full of raw digests."""
+    envelope = json.loads((folder / SIGNATURE).read_bytes())["dsseEnvelope"]
+    resources = json.loads(base64.b64decode(envelope["payload"]))["predicate"]["resources"]
+    signed = {one["name"]: one["digest"] for one in resources}
+    found = {name: digests(folder / name)[1] for name in (*files_below(folder), INDEX)}
+    wrong = [name for name in sorted({*signed, *found}) if signed.get(name) != found.get(name)]
+    return f"does not hold: not as they were signed are {listed(wrong)}"
 
 
 def _signed_by(signature: Path, trust: Trust) -> tuple[str, str | None]:

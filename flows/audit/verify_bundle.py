@@ -127,11 +127,13 @@ def lines(report: BundleReport) -> Iterator[str]:
     yield f"{report.cell}  {report.path}  md5 {report.md5}"
     yield from (f"FAILED {one.what}: {one.why}" for one in report.failures)
     yield from report.notes
-    if report.signed_by:
-        yield f"signed by {report.signed_by}"
-    elif report.signed is None:
-        yield "UNSIGNED: digests show accidents, not forgery"
-    else:
-        yield "the signature was NOT checked: name whom you trust with --public-key or --root"
+    if report.failures:
+        yield f"{len(report.failures)} failures"
+        return
     size = f"{report.files} files of {report.runs} runs agree"
-    yield f"{len(report.failures)} failures" if report.failures else f"verified: {size}"
+    if report.signed_by:
+        yield f"verified: {size}; signed by {report.signed_by}"
+    elif report.signed is None:
+        yield f"{size}; UNSIGNED: digests show accidents, not forgery"
+    else:
+        yield f"{size}; signature NOT checked: name whom you trust with --public-key or --root"

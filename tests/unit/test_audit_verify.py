@@ -2,11 +2,9 @@
 
 import hashlib
 import json
-import os
 import random
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,62 +16,28 @@ from flows.audit.absent import lines as absent_lines
 from flows.audit.evidence import as_written
 from flows.audit.locate import object_path
 from flows.audit.verify import Report, lines, verify
-from flows.records import Record, sealed, write_record
+from flows.records import sealed, write_record
 from flows.workspace import Workspace
 from tests.support.audit import Pipeline, Sizes, small_world
 from tests.support.audit_world import World
+from tests.support.bundles import LEDGER, copied, flip, forge, record_of, whole_world
 
 RL = "dapo@mhqa-tiny"
-LEDGER = "data/filter/mhqa/ledger.jsonl"
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A committed past that agrees everywhere: cache, workspace, result store, folder remote."""
-    world, _ = small_world(tmp_path_factory.mktemp("verify") / "template")
-    world.checkout()
-    for record in world.records:
-        world.keep(record)
-    (world.root / ".dvc" / "config").write_text(
-        "[core]\n    remote = near\n['remote \"near\"']\n    url = ../remote\n"
-    )
-    shutil.copytree(world.cache / "files", world.root / "remote" / "files")
-    with (world.root / ".gitignore").open("a") as ignored:
-        ignored.write("/remote\n")
-    return world
+    return whole_world(tmp_path_factory.mktemp("verify") / "template")
 
 
 @pytest.fixture
-def made(template: World, tmp_path: Path) -> Iterator[World]:
+def made(template: World, tmp_path: Path) -> World:
     """A copy to harm."""
-    root = tmp_path / "checkout"
-    shutil.copytree(template.root, root)
-    yield World(
-        root=root,
-        lock=json.loads(json.dumps(template.lock)),
-        records=list(template.records),
-        places=dict(template.places),
-        commit=template.commit,
-        clock=template.clock,
-    )
+    return copied(template, tmp_path / "checkout")
 
 
 def check(world: World, model: str = RL) -> Report:
     return verify(Workspace(root=world.root, home=world.root), model)
-
-
-def flip(path: Path, at: int = -3) -> None:
-    """Change one byte; size and times stay."""
-    state, body = path.stat(), bytearray(path.read_bytes())
-    body[at] ^= 1
-    path.write_bytes(body)
-    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
-    assert path.stat().st_size == state.st_size
-    assert path.stat().st_mtime_ns == state.st_mtime_ns
-
-
-def record_of(world: World, stage: str) -> Record:
-    return next(record for record in world.records if record.stage == stage)
 
 
 def named(report: Report) -> str:
@@ -168,27 +132,6 @@ def test_a_hash_in_dvc_lock(made: World) -> None:
     md5 = made.places[LEDGER]
     path.write_text(text.replace(md5, md5[:-1] + ("0" if md5[-1] != "0" else "1")))
     assert f"dvc.lock: filter@mhqa: {LEDGER} is" in named(check(made))
-
-
-def forge(world: World, *, in_record: bool) -> None:
-    """Change a ledger's decision, and whatever names its hash, so that all of the workspace agrees."""
-    old = world.places[LEDGER]
-    body = (
-        object_path(world.cache, old)
-        .read_bytes()
-        .replace(b'"tool_calls": 2', b'"tool_calls": 3', 1)
-    )
-    new = world.put(body)
-    (world.root / LEDGER).write_bytes(body)
-    lock = world.root / "dvc.lock"
-    lock.write_text(lock.read_text().replace(old, new))
-    shutil.rmtree(world.root / ".results")
-    if in_record:
-        record = record_of(world, "filter")
-        write_record(
-            world.root / ".lineage",
-            sealed(record.model_copy(update={"outs": record.outs | {LEDGER: new}})),
-        )
 
 
 def test_a_ledger_and_dvc_lock_together(made: World) -> None:
