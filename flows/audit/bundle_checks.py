@@ -29,7 +29,7 @@ from flows.audit.runs import Run, run_of_entry, run_of_record
 from flows.audit.verify_records import differences, identity_failures
 from flows.audit.verify_sums import LEDGERS, METRICS, ledger_sums
 from flows.hashing import listing_md5
-from flows.records import Record, digest
+from flows.records import Record, digest_of
 
 
 @dataclass(kw_only=True)
@@ -109,7 +109,7 @@ def _records(case: Case) -> Iterator[Finding]:
         if record is None:
             yield Finding(what=what, why="is no run record")
             continue
-        if record.digest and record.digest != digest(record):
+        if record.digest and record.digest != digest_of(case.document(what)):
             yield Finding(what=what, why="was edited: its digest is another")
         if (record.cell, record.outs, record.deps) != (part.cell, part.outs, part.deps):
             yield Finding(what=what, why=f"{INDEX} has another cell, inputs or outputs")
@@ -243,7 +243,8 @@ def _verification(case: Case) -> Iterator[Finding]:
         yield Finding(what=VERIFICATION, why="tells of no verification")
         return
     for one in report["failures"]:
-        yield Finding(what=VERIFICATION, why=f"failed where it was exported: {one}")
+        told = ": ".join(map(str, one.values())) if isinstance(one, dict) else str(one)
+        yield Finding(what=VERIFICATION, why=f"failed where it was exported: {told}")
 
 
 CHECKS: dict[str, Callable[[Case], Iterator[Finding]]] = {

@@ -1,5 +1,6 @@
 """Does a run's record agree with itself, with its twin beside the result, and with dvc.lock?"""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ from flows.audit.evidence import Entry, Evidence, Finding, as_written
 from flows.audit.runs import Run
 from flows.comparison import SAMPLED
 from flows.identity import Ingredients
-from flows.records import Record, digest
+from flows.records import Record, digest_of
 from flows.store import RECORD
 
 NOTE = "note: "
@@ -36,9 +37,9 @@ def check_record(evidence: Evidence, run: Run) -> Iterator[Finding]:
         yield Finding(
             what=what, why=f"{NOTE}has no digest, so only what dvc.lock repeats can be checked"
         )
-    elif record.digest != digest(record):
+    elif record.digest != digest_of(json.loads(body)):
         yield Finding(what=what, why="was edited: its digest is another")
-    if body != as_written(record.model_dump(mode="json")):
+    if body != as_written(json.loads(body)):
         yield Finding(what=what, why="was edited: it is not as a stage's end writes it")
     if path.stem not in (record.identity, "record"):
         yield Finding(what=what, why=f"is the record of {record.identity}")

@@ -16,7 +16,7 @@ from flows.audit.absent import lines as absent_lines
 from flows.audit.evidence import as_written
 from flows.audit.locate import object_path
 from flows.audit.verify import Report, lines, verify
-from flows.records import sealed, write_record
+from flows.records import digest_of, sealed, write_record
 from flows.workspace import Workspace
 from tests.support.audit import Pipeline, Sizes, small_world
 from tests.support.audit_world import World
@@ -104,6 +104,74 @@ def test_a_byte_of_what_no_run_wrote(made: World) -> None:
     assert "models/shipped" in named(check(made))
 
 
+def files_of_chain(world: World, where: str) -> set[Path]:
+    """Return every file that the model rests on, and every one that was measured of it, as one place holds them."""
+    cells = check(world).cells
+    records = [record for record in world.records if record.cell in cells]
+    if where == "results":
+        folders = [world.root / ".results" / record.identity for record in records]
+        found = {path for folder in folders for path in folder.rglob("*") if path.is_file()}
+        return {path for path in found if path.name not in ("record.json", "manifest.json")}
+    outs = {path: md5 for record in records for path, md5 in record.outs.items()}
+    if where == "workspace":
+        return {file for path in outs for file in walk_out(world.root / path)}
+    listed = [
+        json.loads(object_path(world.cache, md5).read_bytes())
+        for md5 in outs.values()
+        if md5.endswith(".dir")
+    ]
+    inner = {row["md5"] for rows in listed for row in rows}
+    names = inner | {md5 for md5 in outs.values() if not md5.endswith(".dir")}
+    top = world.cache if where == "cache" else world.root / "remote"
+    return {object_path(top, name) for name in names}
+
+
+def walk_out(place: Path) -> list[Path]:
+    return [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("where", ["workspace", "cache", "remote", "results"])
+def test_a_byte_of_every_file_at_once(made: World, where: str) -> None:
+    """Each output, ledger, shard and metrics file is named; a whole twin elsewhere excuses none."""
+    harmed = files_of_chain(made, where)
+    assert len(harmed) > 20
+    for path in harmed:
+        flip(path, at=-2)
+    whats = {one.what for one in check(made).failures}
+    assert {str(path.relative_to(made.root)) for path in harmed} <= whats
+
+
+def test_a_byte_of_every_record_at_once(made: World) -> None:
+    """Of what no other document repeats, too."""
+    shutil.rmtree(made.root / ".results")
+    cells = check(made).cells
+    paths = [made.root / ".lineage" / f"{r.identity}.json" for r in made.records if r.cell in cells]
+    for path in paths:
+        flip(path, at=path.read_bytes().index(b"laptop"))
+    whats = {one.what for one in check(made).failures}
+    assert {str(path.relative_to(made.root)) for path in paths} <= whats
+
+
+@pytest.mark.parametrize(
+    "path", ["dvc.yaml", "params.yaml", "constraints/pipeline.txt", "stages/part2.py"]
+)
+def test_a_byte_of_a_tracked_file_is_told(made: World, path: str) -> None:
+    """The commit still holds what made the model, so this is no failure."""
+    flip(made.root / path, at=2)
+    report = check(made)
+    assert named(report) == ""
+    told = [one.why for one in report.notes if one.what == path]
+    assert any("has changed in the workspace since dapo@mhqa-tiny ran" in why for why in told)
+
+
+def test_a_param_that_has_changed_since_is_told_by_its_key(made: World) -> None:
+    path = made.root / "params.yaml"
+    path.write_text(path.read_text().replace("seed: 29", "seed: 30"))
+    report = check(made)
+    (told,) = (one for one in report.notes if one.what == "params.yaml: filter.seed")
+    assert "since filter@mhqa ran" in told.why
+
+
 def test_any_byte_of_a_record(made: World) -> None:
     """Also of what only the record tells: times, costs, hosts."""
     path = made.root / ".lineage" / f"{record_of(made, 'filter').identity}.json"
@@ -114,6 +182,17 @@ def test_any_byte_of_a_record(made: World) -> None:
         flip(path, at)
         assert path.name in named(check(made)), (at, body[at - 20 : at + 20])
         path.write_bytes(body)
+
+
+def test_a_record_from_before_a_field_was_kept(made: World) -> None:
+    """A record is judged as it was written; later versions fill in what it does not have."""
+    shutil.rmtree(made.root / ".results")
+    path = made.root / ".lineage" / f"{record_of(made, 'filter').identity}.json"
+    old = {name: value for name, value in read_json(path).items() if name != "out_bytes"}
+    write_json(path, old | {"digest": digest_of(old)})
+    assert named(check(made)) == ""
+    flip(path, at=path.read_bytes().index(b"laptop"))
+    assert f"{path.name}: was edited" in named(check(made))
 
 
 def test_any_byte_of_a_manifest(made: World) -> None:
