@@ -4,21 +4,24 @@ Who rewrites a ledger, its record, dvc.lock and the history of git together leav
 that was signed before, and kept elsewhere, still tells.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from flows.audit.bundle import RECORD, Bundle, Part
 from flows.audit.evidence import Finding
 from flows.audit.formats import file_name
 from flows.audit.graph import Model
-from flows.audit.render import indent
-from flows.audit.runs import Run
+from flows.audit.render import indent, listed
+from flows.audit.runs import Run, run_of_record
 from flows.audit.verify import NOTE, Report
 from flows.audit.verify import lines as report_lines
 from flows.audit.verify_bundle import BundleReport
 from flows.audit.verify_bundle import lines as bundle_lines
-from flows.hashing import file_md5
+from flows.records import Record
 
 Place = tuple[str, str]
 """Cell, and identity; of a run without a record, the md5 of its entry in dvc.lock."""
@@ -79,13 +82,26 @@ def _differing(run: Run, part: Part, folder: Path) -> Iterator[Finding]:
             if here.get(path) != there.get(path):
                 why = f"{run.cell} {label} md5 {here.get(path)}, but the bundle says {there.get(path)}"
                 yield Finding(what=path, why=why)
-    if not part.has_record and run.origin == "lock":
-        return
-    place = folder / part.folder / RECORD
-    if run.origin == "lock":
+    if part.has_record and run.origin == "lock":
         yield Finding(what=run.cell, why="the bundle has its record, which is gone here")
-    elif not place.is_file() or file_md5(place) != run.content:
-        yield Finding(what=f"record of {run.cell}", why="is not the one in the bundle")
+    elif part.has_record and (told := _other(run, folder / part.folder / RECORD)):
+        yield Finding(what=f"record of {run.cell}", why=f"is not the one in the bundle: {told}")
+
+
+def _other(run: Run, place: Path) -> str | None:
+    """Say in what a record differs from the bundle's; None where it has the same bytes."""
+    body = place.read_bytes() if place.is_file() else b""
+    if hashlib.md5(body).hexdigest() == run.content:
+        return None
+    try:
+        theirs = run_of_record(Record.model_validate_json(body), "")
+    except ValidationError:
+        return "that cannot be read"
+    names = [
+        one.name for one in fields(run) if one.name not in ("entry", "content", "outs", "deps")
+    ]
+    changed = [name for name in names if getattr(run, name) != getattr(theirs, name)]
+    return listed(changed) or "in what only a record tells"
 
 
 def _unknown(ours: Mapping[Place, Run], theirs: Mapping[Place, Part]) -> Iterator[Finding]:

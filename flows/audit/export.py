@@ -91,19 +91,19 @@ def export(workspace: Workspace, text: str, out: Path, wish: Wish) -> Export:
         UserError: the text names no model, or several; the folder is not empty; the key cannot be used; a file of the
             model is missing.
     """
-    out = out.resolve()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    target = out.resolve()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{out} is there and not empty; name a new folder")
     seal = prepare(wish.signer) if wish.signer else None
     report = verify(workspace, text)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
-        place = Path(scratch) / out.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
+        place = Path(scratch) / target.name
         place.mkdir()
         bundle = ask(workspace, lambda index: _write(index, text, place, report, wish))
         if seal is not None:
             seal(place)
-        place.replace(out)
+        place.replace(target)
     return Export(
         folder=str(out),
         cell=bundle.cell,

@@ -9,6 +9,8 @@ from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509 import load_pem_x509_certificate
 
+from model_signing import verifying
+
 from afm.errors import UserError
 from flows.audit.bundle import SIGNATURE
 from flows.audit.export_sign import Signer, Trust, look, prepare
@@ -59,6 +61,8 @@ def test_a_key_signs_every_file(folder: Path, tmp_path: Path, curve: ec.Elliptic
     prepare(signer(tmp_path / "key.pem"))(folder)
     own = trust(public_key(tmp_path / "key.pub", key))
     assert look(folder, own).failure is None
+    alone = verifying.Config().use_elliptic_key_verifier(public_key=own.public_key)
+    alone.verify(folder, folder / SIGNATURE)  # the package by itself, without this project
     moved = folder.rename(tmp_path / "elsewhere")
     assert look(moved, own).failure is None
     for name in FILES:
