@@ -145,7 +145,7 @@ def _provenance(case: Case) -> Iterator[Finding]:
 def _broken(document: Any) -> Iterator[str]:
     """Name the folders of a statement whose files do not give their digest."""
     for one in named(document):
-        inner = files_in(document, one["name"]) if FOLDER in one["digest"] else {}
+        inner = files_in(document, one["name"]) if FOLDER in one.get("digest", {}) else {}
         listing = {name: digest["md5"] for name, digest in inner.items()}
         if inner and listing_md5(listing) != f"{one['digest'][FOLDER]}{DIR}":
             yield one["name"]

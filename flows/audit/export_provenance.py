@@ -117,11 +117,13 @@ def files_in(document: Mapping[str, Any], folder: str) -> dict[str, Mapping[str,
 
 
 def _bare(descriptors: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield descriptors without sha256 and without the files below a folder."""
+    """Yield descriptors without the sha256 of files that have an md5, and without the files below a folder."""
     for one in descriptors:
+        digest = one.get("digest", {})
+        if "md5" in digest:
+            one = one | {"digest": {k: v for k, v in digest.items() if k != "sha256"}}
         if INSIDE not in one.get("annotations", {}):
-            digest = {kind: value for kind, value in one["digest"].items() if kind != "sha256"}
-            yield one | {"digest": digest}
+            yield one
 
 
 def _data(run: Run, path: str, md5: str, sums: Sums) -> Iterator[dict[str, Any]]:
@@ -155,8 +157,13 @@ def _dependencies(run: Run, record: Record | None, sums: Sums) -> Iterator[dict[
             "digest": {"gitCommit": record.git_commit},
             "annotations": {"dirty": record.git_dirty},
         }
-    for image in record.images:
-        yield {"name": image, "digest": {"sha256": image.rpartition("sha256:")[2]}}
+    yield from map(_image, record.images)
+
+
+def _image(name: str) -> dict[str, Any]:
+    """Name an image; a node that knows none by digest reports its tag alone."""
+    _, mark, digest = name.rpartition("sha256:")
+    return {"name": name} | ({"digest": {"sha256": digest}} if mark else {})
 
 
 def _environment(record: Record) -> dict[str, Any]:

@@ -20,9 +20,11 @@ from afm.jsonl import read_json
 from flows.audit.bundle import read_bundle
 from flows.audit.export import Wish, export
 from flows.audit.export import lines as export_lines
-from flows.audit.export_provenance import PREDICATE, digests
+from flows.audit.export_provenance import PREDICATE, Sums, claims, digests
+from flows.audit.export_provenance import statement as provenance_of
 from flows.audit.export_sign import Signer, Trust
 from flows.audit.locate import object_path
+from flows.audit.runs import run_of_record
 from flows.audit.verify import verify
 from flows.audit.verify_bundle import verify_bundle
 from tests.support.audit import CARD, Pipeline, Sizes, small_world
@@ -129,6 +131,20 @@ def test_the_models_files_are_subjects(world: World, bundle: Path) -> None:
     assert read["project"] == {"gitCommit": record_of(world, "filter").git_commit}
     assert "sha256" in read["data/rollout/mhqa/trajectories.jsonl"]
     assert build["externalParameters"]["params"]["filter"] == {"seed": 29}
+
+
+def test_images_are_named_by_digest(world: World) -> None:
+    digest = "ab" * 32
+    images = [f"registry.example/stages@sha256:{digest}", "stages:latest"]
+    record = record_of(world, "sft").model_copy(update={"images": images, "environment": "rl"})
+    document = provenance_of(run_of_record(record, ""), record, Sums(contents=None))
+    json_format.ParseDict(document, StatementMessage())
+    json_format.ParseDict(document["predicate"], Provenance())
+    build = document["predicate"]["buildDefinition"]
+    read = {one["name"]: one.get("digest") for one in build["resolvedDependencies"]}
+    assert [read[image] for image in images] == [{"sha256": digest}, None]
+    assert read["constraints/rl"] == {"md5": record.constraints}
+    assert claims(document) == document  # nothing in it needs the files themselves
 
 
 def test_what_a_bundle_holds(world: World, bundle: Path) -> None:
