@@ -126,7 +126,7 @@ def _export_arguments(export: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer one question.
 
-    Exit codes: 0 answered; 1 verify found a failure; 2 something the user can mend.
+    Exit codes: 0 answered; 1 verify, or export on its way, found a failure; 2 something the user can mend.
     """
     return int(args.question(args))
 

@@ -207,6 +207,15 @@ def test_a_record_that_was_sealed_anew_is_caught_by_the_signature_alone(
     assert name in named(verify_bundle(bundle, own))
 
 
+def test_a_record_whose_digest_was_taken_away_is_told(bundle: Path) -> None:
+    path = only(bundle, "runs/filter@mhqa/*/record.json")
+    write_json(path, read_json(path) | {"digest": "", "host": "elsewhere"})
+    repair_index(bundle, path.relative_to(bundle).as_posix())
+    report = verify_bundle(bundle, None)
+    assert named(report) == ""
+    assert any("record.json has no digest" in note for note in report.notes)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [

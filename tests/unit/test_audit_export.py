@@ -18,15 +18,19 @@ from in_toto_attestation.v1.statement_pb2 import Statement as StatementMessage
 from afm.errors import UserError
 from afm.jsonl import read_json
 from flows.audit.bundle import read_bundle
+from flows.audit.explain import explain
 from flows.audit.export import Wish, export
 from flows.audit.export import lines as export_lines
+from flows.audit.export_card import model_card
 from flows.audit.export_provenance import PREDICATE, Sums, claims, digests
 from flows.audit.export_provenance import statement as provenance_of
 from flows.audit.export_sign import Signer, Trust
+from flows.audit.index import ask
 from flows.audit.locate import object_path
 from flows.audit.runs import run_of_record
 from flows.audit.verify import verify
 from flows.audit.verify_bundle import verify_bundle
+from flows.cli import main
 from tests.support.audit import CARD, Pipeline, Sizes, small_world
 from tests.support.audit_world import World, place
 from tests.support.bundles import LEDGER, copied, flip, record_of, whole_world
@@ -186,6 +190,17 @@ def test_cards_have_front_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "weights" not in card.text
 
 
+def test_scores_are_results_of_the_card(world: World) -> None:
+    measured = {"eval/mhqa/avg_at_k": 0.5, "eval/mhqa/pass_at_k": None, "gate/rl_is_champion": 1}
+    score = record_of(world, "score").model_copy(update={"metrics": measured})
+    explanation = ask(place(world), lambda index: explain(index, RL))
+    card = ModelCard(model_card(explanation, [score], 0))
+    (result,) = card.data.eval_results  # what was not measured is no result
+    assert (result.dataset_name, result.metric_type) == ("mhqa", "avg_at_k")
+    assert (result.metric_value, result.task_type) == (0.5, "text-generation")
+    assert "| eval/mhqa/avg_at_k | 0.5 |" in card.text
+
+
 def test_events_of_openlineage(world: World, tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     export(place(world), RL, tmp_path / "b", Wish(signer=None, with_model=False, openlineage=path))
@@ -208,8 +223,6 @@ def test_events_of_openlineage(world: World, tmp_path: Path) -> None:
 
 
 def test_certificates_by_the_command(world: World, tmp_path: Path, capsys: Any) -> None:
-    from flows.cli import main
-
     key = private_key(tmp_path / "key.pem")
     certify(tmp_path / "own.pem", root(tmp_path / "root.pem"), key)
     signer = Signer(
@@ -233,6 +246,28 @@ def test_certificates_by_the_command(world: World, tmp_path: Path, capsys: Any) 
         assert text in said.out + said.err
 
 
+def test_a_checkout_and_a_bundle_by_the_command(
+    world: World, bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(world.root)
+    weights = ["--weights", f"{world.root}/{MODEL}"]
+    for words, code in (
+        ([RL, *weights], 0),
+        (["sft@mhqa-tiny"], 1),  # another model than the bundle's
+        ([*weights[:1], "models/shipped"], 1),
+    ):
+        with pytest.raises(SystemExit) as done:
+            main(["audit", "verify", *words, "--bundle", str(bundle), "--json"])
+        answer = json.loads(capsys.readouterr().out)
+        assert done.value.code == code
+    assert answer["weights"] == "models/shipped"
+    with pytest.raises(SystemExit):
+        main(["audit", "verify", RL, "--bundle", str(bundle)])
+    said = capsys.readouterr().out
+    assert "UNSIGNED" in said
+    assert said.endswith("MB hashed\n")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -250,8 +285,6 @@ def test_certificates_by_the_command(world: World, tmp_path: Path, capsys: Any) 
 def test_mistakes_are_named_and_write_nothing(
     world: World, words: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    from flows.cli import main
-
     monkeypatch.chdir(world.root)
     with pytest.raises(SystemExit) as done:
         main(["audit", *words])

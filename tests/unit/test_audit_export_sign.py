@@ -8,7 +8,6 @@ import pytest
 from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509 import load_pem_x509_certificate
-
 from model_signing import verifying
 
 from afm.errors import UserError
