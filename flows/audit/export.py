@@ -94,6 +94,10 @@ def export(workspace: Workspace, text: str, out: Path, wish: Wish) -> Export:
     target = out.resolve()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{out} is there and not empty; name a new folder")
+    if wish.openlineage and wish.openlineage.resolve().is_relative_to(target):
+        raise UserError(
+            f"--openlineage {wish.openlineage} lies in the bundle; name a file elsewhere"
+        )
     seal = prepare(wish.signer) if wish.signer else None
     report = verify(workspace, text)
     target.parent.mkdir(parents=True, exist_ok=True)

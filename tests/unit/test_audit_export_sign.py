@@ -60,8 +60,6 @@ def test_a_key_signs_every_file(folder: Path, tmp_path: Path, curve: ec.Elliptic
     prepare(signer(tmp_path / "key.pem"))(folder)
     own = trust(public_key(tmp_path / "key.pub", key))
     assert look(folder, own).failure is None
-    alone = verifying.Config().use_elliptic_key_verifier(public_key=own.public_key)
-    alone.verify(folder, folder / SIGNATURE)  # the package by itself, without this project
     moved = folder.rename(tmp_path / "elsewhere")
     assert look(moved, own).failure is None
     for name in FILES:
@@ -69,6 +67,19 @@ def test_a_key_signs_every_file(folder: Path, tmp_path: Path, curve: ec.Elliptic
         (moved / name).write_bytes(bytes([body[0] ^ 1]) + body[1:])
         assert name in str(look(moved, own).failure)
         (moved / name).write_bytes(body)
+
+
+def test_the_package_alone_verifies_it(folder: Path, tmp_path: Path) -> None:
+    """Without this project, and without being told what was left out of the signature."""
+    (folder / ".gitignore").unlink()  # no bundle has one, and the package would not look at it
+    key = private_key(tmp_path / "key.pem")
+    prepare(signer(tmp_path / "key.pem"))(folder)
+    public = public_key(tmp_path / "key.pub", key)
+    alone = verifying.Config().use_elliptic_key_verifier(public_key=public)
+    alone.verify(folder, folder / SIGNATURE)
+    (folder / "more").write_text("x")
+    with pytest.raises(ValueError, match="Extra files"):
+        alone.verify(folder, folder / SIGNATURE)
 
 
 def test_a_file_added_or_taken_away_or_linked(folder: Path, tmp_path: Path) -> None:
