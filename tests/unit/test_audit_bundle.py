@@ -221,6 +221,7 @@ def test_a_record_whose_digest_was_taken_away_is_told(bundle: Path) -> None:
     [
         ("params", {"filter": {"seed": 30}}, "params filter differ from the record's"),
         ("constraints", "0" * 32, "its md5 is not 000"),
+        ("constraints", "1" * 32, "inputs, code and params give identity"),
         ("identity", "0" * 16, "is the record of 000"),
         ("metrics", {}, "differs from the metrics in the record"),
     ],
@@ -242,6 +243,19 @@ def test_a_ledger_that_does_not_add_up(bundle: Path) -> None:
     ledger.write_text("".join(rows[1:]))
     repair_index(bundle, ledger.relative_to(bundle).as_posix())
     assert "filter/input and ledger: 40 is not 39" in named(verify_bundle(bundle, None))
+
+
+def test_a_chain_with_a_hole(bundle: Path) -> None:
+    """A run is left out, with all that is its own; or the model is said to be another."""
+    index = read_json(bundle / INDEX)
+    less = [part for part in index["runs"] if part["cell"] != "rollout@mhqa"]
+    write_json(bundle / INDEX, index | {"runs": less})
+    text = named(verify_bundle(bundle, None))
+    assert "filter@mhqa: read data/rollout/mhqa/trajectories.jsonl, md5" in text
+    write_json(bundle / INDEX, index | {"cell": "sft@mhqa-tiny"})
+    assert f"{RL} wrote the model, not sft@mhqa-tiny" in named(verify_bundle(bundle, None))
+    write_json(bundle / INDEX, index | {"md5": "0" * 32 + ".dir"})
+    assert "was written by no run here" in named(verify_bundle(bundle, None))
 
 
 def test_files_of_a_folder_in_a_statement(bundle: Path) -> None:
