@@ -325,6 +325,20 @@ def test_a_run_without_a_record(world: World, tmp_path: Path) -> None:
     ).validate()
 
 
+@pytest.mark.parametrize("lock", [None, b"", b"schema: '2.0'\n"])
+def test_runs_that_no_lock_knows(tmp_path: Path, lock: bytes | None) -> None:
+    """Records alone tell; the bundle has no version of dvc.lock, and says so."""
+    world = World(root=tmp_path / "checkout").begin()
+    Pipeline(world, Sizes()).all()
+    if lock is not None:
+        (world.root / "dvc.lock").write_bytes(lock)
+    made = export(place(world), RL, tmp_path / "bundle", PLAIN)
+    assert sum("no dvc.lock" in one.why for one in made.failures) == 10
+    report = verify_bundle(tmp_path / "bundle", None)
+    assert {one.what for one in report.failures} == {"verification.json"}
+    assert f"no dvc.lock names the outputs of {RL}" in report.notes
+
+
 def test_the_lock_that_agrees_with_the_record_is_taken(tmp_path: Path) -> None:
     """Other params may give the same bytes: then two versions of dvc.lock name the same outputs."""
     world = World(root=tmp_path / "checkout").begin()
