@@ -1,6 +1,7 @@
 """Run records: one JSON file per finished or failed attempt. They are the truth that MLflow shows a view of."""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,12 @@ def sealed(record: Record) -> Record:
 
 def digest(record: Record) -> str:
     """Return the hash of all of a record but its digest."""
-    fields = record.model_dump(mode="json", exclude={"digest"})
+    return digest_of(record.model_dump(mode="json"))
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """Return the same of a record as it was read, which may be from before a field was kept."""
+    fields = {name: value for name, value in document.items() if name != "digest"}
     return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
 
 
