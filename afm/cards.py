@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import yaml
 
+from afm.card_sizes import size_category
 from afm.params.prepare import PrepareParams
 from afm.sources import Attribution, FactSource, TaskSource
 from afm.taskgen.dataset import Dataset
@@ -13,7 +14,6 @@ from afm.types import Query
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
-SIZE_CATEGORIES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"))
 """Upper bound of rows -> size category of the Hub."""
 
 FACT_SUMMARY = """\
@@ -72,7 +72,7 @@ def _front_matter(dataset: Dataset, attributions: Iterable[Attribution], agent: 
         "language": ["en"],
         "license": "cc-by-4.0" if has_geonames else "apache-2.0",
         "pretty_name": f"AFM Pipeline, embedded queries for agent {agent}",
-        "size_categories": [next((n for bound, n in SIZE_CATEGORIES if rows < bound), "n>100K")],
+        "size_categories": [size_category(rows)],
         "task_categories": ["question-answering" if dataset.passages else "text-generation"],
         "tags": ["agents", "tool-use", "multi-hop", "generated-questions"],
         "configs": [{"config_name": "queries", "data_files": files}],

@@ -44,9 +44,10 @@ class Progress:
             )
 
     def _line(self, elapsed_s: float) -> str:
-        rate = self._done / max(elapsed_s, 1e-9)
-        left_s = max(self._total - self._done, 0) / max(rate, 1e-9)
+        rate = max(self._done, 1e-9) / max(elapsed_s, 1e-9)
+        left_s = max(self._total - self._done, 0) / rate
+        pace = f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each"
         return (
-            f"{self._done}/{self._total} {self._what}, {rate:.1f}/s, "
+            f"{self._done}/{self._total} {self._what}, {pace}, "
             f"{elapsed_s:.0f} s gone, {left_s:.0f} s left"
         )

@@ -22,6 +22,8 @@ from tests.support.audit_history import History, long_past
 NUM_RUNS, NUM_ROWS = 10_000, 1_000_000
 MEMORY_BYTES = 2 << 30
 NUM_CORES = 2
+EXPORT_S = 5
+"""Bar of an export [s]: it hashes as `verify` does, then again with sha256."""
 REPEATS = 3
 REPO = Path(__file__).resolve().parents[1]
 
@@ -80,6 +82,12 @@ def of_result(root: Path) -> Iterator[Figure]:
         "verify": (model,),
     }.items():
         yield at_most(f"audit_{name}", best(root, [name, *words]).seconds, 2, "s")
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = str(Path(folder) / "bundle")
+        made = measure(root, ["export", model, "-o", bundle])
+        yield at_most("audit_export", made.seconds, EXPORT_S, "s")
+        checked = best(root, ["verify", "--bundle", bundle])
+        yield at_most("audit_verify_bundle", checked.seconds, 2, "s")
 
 
 def of_long_past(past: History) -> Iterator[Figure]:

@@ -1,14 +1,15 @@
 """What is known about an attempt when it begins, kept in scratch for whoever records its end."""
 
+import contextlib
 import os
 import platform
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from afm.jsonl import read_json, write_json
 from flows.executors import Outcome, OutcomeKind
@@ -44,6 +45,13 @@ class Attempt(BaseModel):
     git_commit: str | None
     git_dirty: bool
     pipeline_run: str | None
+
+
+def read_attempts(home: Path) -> Iterator[tuple[str, Attempt]]:
+    """Yield identity and newest attempt of every scratch folder of a home."""
+    for path in (home / ".scratch").glob(f"*/{ATTEMPT}"):
+        with contextlib.suppress(FileNotFoundError, ValidationError):
+            yield path.parent.name, Attempt.model_validate_json(path.read_text(encoding="utf-8"))
 
 
 def begin_attempt(scratch: Path, cell: str, root: Path, executor: str) -> None:

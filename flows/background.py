@@ -1,65 +1,75 @@
 """What goes on beside the stages of a flow run: lineage, and the run's branch."""
 
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 from prefect.logging import get_run_logger
 
 from afm.errors import UserError
 from flows.branch import RunBranch
+from flows.environment import quiet_environment
+from flows.lineage import WARNING
 
-
-class _Beside:
-    """One thread beside the caller's; what fails there is raised when it is closed."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1)
-        self._asked: list[Future[None]] = []
-
-    def ask(self, do: Callable[..., None], *words: object) -> None:
-        self._asked.append(self._thread.submit(do, *words))
-
-    @property
-    def has_queued(self) -> bool:
-        """Whether what was asked for last has not begun."""
-        return bool(self._asked) and not (self._asked[-1].running() or self._asked[-1].done())
-
-    def close(self) -> None:
-        self._thread.shutdown()
-        for future in self._asked:
-            future.result()
+LAST_SYNC_S = 120.0
+"""How long the last sync of a run may take [s]."""
 
 
 class BackgroundSync:
-    """Sends run records to MLflow beside the stages: one sync at a time, and one after the last stage."""
+    """A process that brings run records, and the curves of what trains, to MLflow beside the stages.
+
+    A tracking server that is down is a warning, never a failed stage; `afm lineage sync` later catches up.
+    """
 
     def __init__(self, root: Path) -> None:
-        """Start nothing where AFM_LINEAGE=0."""
+        """Start nothing yet."""
         self._root = root
-        self._is_on = os.environ.get("AFM_LINEAGE", "1") != "0"
-        self._beside = _Beside()
         self._logger = get_run_logger()
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._last = "no message"
 
-    def ask(self) -> None:
-        """Sync what there is by now, soon."""
-        if self._is_on and not self._beside.has_queued:
-            self._beside.ask(self._sync)
+    def start(self) -> None:
+        """Begin, once; never where AFM_LINEAGE=0."""
+        if self._process is not None or os.environ.get("AFM_LINEAGE", "1") == "0":
+            return
+        # A session of its own: Ctrl-C is for the stages, whose records are still to be brought.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "flows.lineage"],
+            cwd=self._root,
+            env=quiet_environment(os.environ) | {"AFM_ROOT": str(self._root)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, args=[self._process.stderr])
+        self._reader.start()
 
     def close(self) -> None:
-        """Wait for what has been asked for.
+        """Let it bring the rest, and wait for it."""
+        if self._process is None or self._process.stdin is None or self._reader is None:
+            return
+        self._process.stdin.close()
+        try:
+            code = self._process.wait(LAST_SYNC_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code, self._last = self._process.wait(), f"no answer in {LAST_SYNC_S:.0f} s"
+        self._reader.join()
+        if code:
+            self._logger.warning("lineage: %s; run `afm lineage sync` later", self._last)
 
-        Raises:
-            Exception: a sync met something else than a tracking server that does not answer, which is a warning.
-        """
-        self._beside.close()
-
-    def _sync(self) -> None:
-        from flows.lineage import sync_quietly
-
-        for warning in sync_quietly(self._root):
-            self._logger.warning(warning)
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
+            self._last = line.strip() or self._last
+            if line.startswith(WARNING):
+                self._logger.warning(line.strip())
 
 
 class BackgroundBranch:
@@ -68,13 +78,14 @@ class BackgroundBranch:
     def __init__(self, branch: RunBranch | None) -> None:
         """Do nothing where there is no branch."""
         self._branch = branch
-        self._beside = _Beside()
+        self._thread = ThreadPoolExecutor(1)
+        self._asked: list[Future[None]] = []
         self._logger = get_run_logger()
 
     def ask(self, cell: str) -> None:
         """Record a cell, soon."""
         if self._branch is not None:
-            self._beside.ask(self._record, self._branch, cell)
+            self._asked.append(self._thread.submit(self._record, self._branch, cell))
 
     def close(self) -> dict[str, str]:
         """Wait for what has been asked for and catch up.
@@ -85,7 +96,9 @@ class BackgroundBranch:
         Raises:
             Exception: recording a cell met something else than a remote or a git that refuses.
         """
-        self._beside.close()
+        self._thread.shutdown()
+        for recording in self._asked:
+            recording.result()
         if self._branch is None:
             return {}
         try:

@@ -179,6 +179,7 @@ class CellRuns:
 
     def _begin(self, cell: Cell) -> None:
         self._schedule.begin(cell)
+        self._sync.start()
         tagged = run_stage.with_options(tags=self._tags(cell))
         future = tagged.submit(
             cell.name,
@@ -198,7 +199,6 @@ class CellRuns:
         state = future.state
         if state.is_completed():
             self._schedule.end(name, Ending.RAN)
-            self._sync.ask()
             self._branch.ask(name)
         elif state.is_cancelled() or is_cancelled(self._run):
             self._schedule.end(name, Ending.CANCELLED)

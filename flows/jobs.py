@@ -1,15 +1,11 @@
 """The jobs of a home folder: which run, which ended, which finished."""
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from afm.errors import UserError
-from flows.attempts import ATTEMPT, Attempt
+from flows.attempts import Attempt, read_attempts
 from flows.executors import ClusterError, Job, make_executor
 from flows.locks import IdentityLock
 from flows.workspace import Workspace
@@ -35,16 +31,10 @@ class JobState:
 
 def list_jobs(workspace: Workspace) -> list[JobState]:
     """Return every identity with a scratch folder, oldest first."""
-    attempts = dict(_attempts(workspace))
+    attempts = dict(read_attempts(workspace.home))
     elsewhere = _Elsewhere()
     jobs = [_state(workspace, identity, one, elsewhere) for identity, one in attempts.items()]
     return sorted(jobs, key=lambda job: job.started)
-
-
-def _attempts(workspace: Workspace) -> Iterator[tuple[str, Attempt]]:
-    for path in (workspace.home / ".scratch").glob(f"*/{ATTEMPT}"):
-        with contextlib.suppress(FileNotFoundError, ValidationError):
-            yield path.parent.name, Attempt.model_validate_json(path.read_text(encoding="utf-8"))
 
 
 class _Elsewhere:

@@ -1,4 +1,4 @@
-"""From run records to MLflow: the view on what the records say. Only flows.aliases imports mlflow too.
+"""From run records to MLflow: the view on what the records say. Only flows.lineage_log and flows.aliases speak to it.
 
 Records are the truth: a sync can be repeated, interrupted, or start from an empty MLflow, and gives the same runs.
 """
@@ -6,57 +6,33 @@ Records are the truth: a sync can be repeated, interrupted, or start from an emp
 import argparse
 import fcntl
 import os
-import subprocess
+import select
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from afm.errors import UserError
 from flows.audit_page.place import PAGE
-from flows.environment import quiet_environment
+from flows.lineage_live import LiveCurves
+from flows.lineage_log import StudyLog
 from flows.lineage_page import log_page
-from flows.lineage_view import MODEL_STAGES, Edge, StageRun, chosen_model, gate_choice, stage_run
+from flows.lineage_view import chosen_model, gate_choice, stage_run
 from flows.lock_runs import lock_runs
 from flows.records import Record, read_records
 from flows.recovery import restore_from_git, restore_records, without_record
 from flows.tracking import artifact_place, study_name, tracking_uri
-from flows.workspace import home_of
+from flows.workspace import LINEAGE, here, home_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-ROOT = Path(__file__).resolve().parent.parent
-BATCH_METRICS = 1000
-"""Most metrics that one MLflow request takes."""
-SYNC_TIMEOUT_S = 120.0
+FLUSH_S = 10.0
+"""Between two looks at what trains now [s]."""
 WARNING = "lineage: "
 """Begins a line of stderr that is for the user; MLflow writes there too."""
-
-
-def sync_quietly(root: Path) -> list[str]:
-    """Sync in a process of its own; a tracking server that is down is a warning, never a failed stage.
-
-    Returns:
-        Warnings to show; `afm lineage sync` later catches up.
-    """
-    command = [sys.executable, "-m", "flows.lineage"]
-    environment = quiet_environment(os.environ) | {"AFM_ROOT": str(root)}
-    try:
-        done = subprocess.run(
-            command,
-            cwd=root,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=SYNC_TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired:
-        return [f"lineage: no answer in {SYNC_TIMEOUT_S:.0f} s; run `afm lineage sync` later"]
-    if done.returncode == 0:
-        return [line for line in done.stderr.splitlines() if line.startswith(WARNING)]
-    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-    return [f"lineage: {last}; the run goes on, run `afm lineage sync` later"]
 
 
 def add_lineage_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,15 +42,27 @@ def add_lineage_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["sync", "rebuild"],
         help="rebuild: an empty MLflow, also from the branches of runs and dvc.lock",
     )
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help=f"sync: go on until Ctrl-C, and show what trains now, every {FLUSH_S:.0f} s",
+    )
 
 
 def lineage_command(args: argparse.Namespace) -> int:
     """Bring MLflow up to date with the run records, and name the cells of dvc.lock that have none."""
-    count = rebuild(ROOT) if args.action == "rebuild" else sync(ROOT)
-    print(f"{count} stage runs added to {tracking_uri(ROOT)}")
-    unknown = without_record(ROOT)
+    root = here().root
+    if args.follow and args.action == "rebuild":
+        raise UserError("--follow goes with `sync` alone; rebuild first, then follow")
+    if args.follow:
+        print(f"following {home_of(root)} to {tracking_uri(root)}; Ctrl-C ends it", flush=True)
+        follow(root, _until_interrupted)
+        return 0
+    count = rebuild(root) if args.action == "rebuild" else sync(root)
+    print(f"{count} stage runs added to {tracking_uri(root)}")
+    unknown = without_record(root)
     if unknown:
-        _warn(
+        warn(
             f"no run record tells how {', '.join(unknown)} came about: the outputs are from a cache, and neither "
             ".lineage nor .results is; `dvc repro --force --single-item CELL` makes them anew, with one"
         )
@@ -88,26 +76,7 @@ def sync(root: Path, *, locks: bool = False) -> int:
         The number of stage runs added.
     """
     with _exclusive(root):
-        client = _client(root)
-        experiment = _experiment(client, study_name(root), artifact_place(root))
-        known = _known_identities(client, experiment)
-        restore_records(root)
-        records = read_records(home_of(root))
-        runs = [stage_run(record, root) for record in records if record.identity not in known]
-        if locks:
-            runs += [run for run in lock_runs(root, records) if run.identity not in known]
-        parents: dict[str, str] = {}
-        for run in runs:
-            if run.lost_steps:
-                _warn(
-                    f"{run.cell}: {run.lost_steps} is gone, so the run is logged without its curves"
-                )
-            parent = _parent(client, experiment, run, parents)
-            run_id = _log(client, experiment, run, parent)
-            _register(client, run, run_id)
-        _set_champions(client, records)
-        log_page(client, experiment, root / PAGE, records)
-        return len(runs)
+        return _sync(root, _open(root), locks=locks)
 
 
 def rebuild(root: Path) -> int:
@@ -125,14 +94,118 @@ def rebuild(root: Path) -> int:
     return sync(root, locks=True)
 
 
-def _warn(text: str) -> None:
-    print(f"{WARNING}{text}", file=sys.stderr)
+def follow(root: Path, is_over: Callable[[float], bool], *, flush_s: float = FLUSH_S) -> None:
+    """Sync as records come, and show what trains now; a tracking server that is down is a warning, and tried again.
+
+    Args:
+        root: the checkout.
+        is_over: waits so many seconds, and tells whether to end.
+        flush_s: between two looks [s].
+    """
+    following = _Following(root)
+    while not is_over(flush_s):
+        following.look()
+    following.end()
+
+
+class _Following:
+    """One process that keeps MLflow up to date."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._curves = LiveCurves(home=home_of(root))
+        self._log: StudyLog | None = None
+        self._synced: frozenset[str] | None = None
+        """Names of the records at the last sync."""
+        self._warned = ""
+
+    def look(self) -> None:
+        """Bring what is new."""
+        self._quietly(self._bring)
+
+    def end(self) -> None:
+        """Bring the rest; what did not reach MLflow is left to a later sync."""
+        self._synced = None
+        self._quietly(self._bring_rest)
+
+    def _bring(self) -> None:
+        records = frozenset(path.name for path in (home_of(self._root) / LINEAGE).glob("*.json"))
+        with _exclusive(self._root):
+            self._curves.flush(self._opened)
+            if records != self._synced:
+                _sync(self._root, self._opened())
+        self._synced = records
+
+    def _bring_rest(self) -> None:
+        self._bring()
+        log = self._opened()
+        self._curves.close(log)
+        log.close()
+
+    def _opened(self) -> StudyLog:
+        if self._log is None:
+            self._log = _open(self._root)
+        return self._log
+
+    def _quietly(self, bring: Callable[[], object]) -> None:
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            bring()
+        except (MlflowException, SQLAlchemyError, UserError) as error:
+            self._log = None
+            text = " ".join(str(error).split())[:500]
+            if text != self._warned:
+                warn(f"{text}; the run goes on, run `afm lineage sync` later")
+            self._warned = text
+        else:
+            self._warned = ""
+
+
+def _sync(root: Path, log: StudyLog, *, locks: bool = False) -> int:
+    shown = log.shown()
+    known = {identity for identity, run in shown.items() if run.is_finished}
+    restore_records(root)
+    records = read_records(home_of(root))
+    runs = [stage_run(record, root) for record in records if record.identity not in known]
+    if locks:
+        runs += [run for run in lock_runs(root, records) if run.identity not in known]
+    for run in runs:
+        if run.lost_steps:
+            warn(f"{run.cell}: {run.lost_steps} is gone, so the run is logged without its curves")
+        begun = shown.get(run.identity)
+        log.finish(run, begun.run_id if begun else None)
+    log.end_parents(runs)
+    _set_champions(log, records)
+    log_page(log, root / PAGE, records)
+    return len(runs)
+
+
+def _set_champions(log: StudyLog, records: Sequence[Record]) -> None:
+    """Point `champion` at the very model that the newest gate chose; the decision is score's, not ours."""
+    newest = {record.cell: record for record in sorted(records, key=lambda record: record.ended)}
+    for score in newest.values():
+        variant = gate_choice(score)
+        if variant is None:
+            continue
+        name = f"afm-{score.axes['agent']}-{score.axes['scale']}"
+        md5 = chosen_model(score, variant, records)
+        if md5 is None or not log.set_champion(name, md5):
+            warn(
+                f"{score.cell} chose {variant}, but no record leads to that model; {name} gets no champion"
+            )
+
+
+def warn(text: str) -> None:
+    """Tell the user, or the flow that started this process."""
+    print(f"{WARNING}{text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def _exclusive(root: Path) -> Iterator[None]:
     """One sync at a time: MLflow's SQLite schema must be made once, and a run must be logged once."""
-    path = home_of(root) / ".lineage" / "sync.lock"
+    path = home_of(root) / LINEAGE / "sync.lock"
     path.parent.mkdir(exist_ok=True)
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -145,144 +218,23 @@ def _client(root: Path) -> "MlflowClient":
     return MlflowClient(tracking_uri=tracking_uri(root))
 
 
-def _experiment(client: "MlflowClient", name: str, place: str | None) -> str:
-    known = client.get_experiment_by_name(name)
-    return str(known.experiment_id if known else client.create_experiment(name, place))
+def _open(root: Path) -> StudyLog:
+    return StudyLog(_client(root), study_name(root), artifact_place(root))
 
 
-def _search(client: "MlflowClient", experiment: str, query: str) -> Iterator[Any]:
-    token = None
-    while True:
-        page = client.search_runs([experiment], query, max_results=1000, page_token=token)
-        yield from page
-        token = page.token
-        if not token:
-            return
+def _until_closed(seconds: float) -> bool:
+    """Wait for the end of stdin, which nobody writes to: whoever started this process is done, or gone."""
+    readable, _, _ = select.select([sys.stdin], [], [], seconds)
+    return bool(readable)
 
 
-def _known_identities(client: "MlflowClient", experiment: str) -> set[str]:
-    """Identities that are logged to the end; one whose logging was cut short is deleted and logged anew."""
-    known: set[str] = set()
-    for run in _search(client, experiment, "tags.`afm.identity` != ''"):
-        if run.info.status == "RUNNING":
-            client.delete_run(run.info.run_id)
-        else:
-            known.add(run.data.tags["afm.identity"])
-    return known
-
-
-def _parent(client: "MlflowClient", experiment: str, run: StageRun, parents: dict[str, str]) -> str:
-    name = run.pipeline_run
-    if name not in parents:
-        found = list(_search(client, experiment, f"tags.`afm.pipeline_run` = '{name}'"))
-        parents[name] = found[0].info.run_id if found else _create_parent(client, experiment, run)
-    return parents[name]
-
-
-def _create_parent(client: "MlflowClient", experiment: str, run: StageRun) -> str:
-    tags = {"afm.pipeline_run": run.pipeline_run}
-    created = client.create_run(
-        experiment, start_time=run.start_ms, tags=tags, run_name=f"pipeline-{run.pipeline_run[:8]}"
-    )
-    client.set_terminated(created.info.run_id, "FINISHED")
-    return str(created.info.run_id)
-
-
-def _log(client: "MlflowClient", experiment: str, run: StageRun, parent: str) -> str:
-    """Log one stage run; it counts as logged only when it is terminated, at the end."""
-    from mlflow.entities import Param
-
-    tags = {**run.tags, "mlflow.parentRunId": parent}
-    created = client.create_run(experiment, start_time=run.start_ms, tags=tags, run_name=run.cell)
-    run_id = str(created.info.run_id)
-    params = [Param(key, value) for key, value in run.params.items()]
-    for start in range(0, len(params), 100):
-        client.log_batch(run_id, params=params[start : start + 100])
-    for batch in _batches(_metrics(run), BATCH_METRICS):
-        client.log_batch(run_id, metrics=batch)
-    client.log_inputs(run_id, datasets=[_dataset(edge) for edge in run.edges])
-    client.set_terminated(run_id, "FINISHED", run.end_ms)
-    return run_id
-
-
-def _metrics(run: StageRun) -> list[Any]:
-    from mlflow.entities import Metric
-
-    totals = [Metric(key, float(value), run.end_ms, 0) for key, value in run.metrics.items()]
-    curves = [
-        Metric(f"steps/{key}", float(value), run.end_ms, int(row["step"]))
-        for row in run.steps
-        for key, value in row.items()
-        if key != "step"
-    ]
-    return totals + curves
-
-
-def _batches(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
-def _dataset(edge: Edge) -> Any:
-    from mlflow.entities import Dataset, DatasetInput, InputTag
-
-    dataset = Dataset(
-        name=edge.path, digest=edge.md5[:36], source_type="dvc", source=f"dvc://{edge.md5}"
-    )
-    return DatasetInput(dataset, tags=[InputTag("mlflow.data.context", edge.context)])
-
-
-def _register(client: "MlflowClient", run: StageRun, run_id: str) -> None:
-    """Register the model of an SFT or DAPO run by the hash of its content."""
-    alias = MODEL_STAGES.get(run.tags["afm.stage"])
-    if alias is None:
-        return
-    name = f"afm-{run.tags['afm.agent']}-{run.tags['afm.scale']}"
-    _ensure_model(client, name)
-    model = next(
-        edge for edge in run.edges if edge.context == "output" and edge.md5.endswith(".dir")
-    )
-    version = client.create_model_version(
-        name, source=f"dvc://{model.md5}", run_id=run_id, tags={"afm.md5": model.md5}
-    )
-    client.set_registered_model_alias(name, alias, str(version.version))
-
-
-def _ensure_model(client: "MlflowClient", name: str) -> None:
-    from mlflow.exceptions import MlflowException
-
+def _until_interrupted(seconds: float) -> bool:
     try:
-        client.create_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-
-
-def _set_champions(client: "MlflowClient", records: Sequence[Record]) -> None:
-    """Point `champion` at the very model that the newest gate chose; the decision is score's, not ours."""
-    newest = {record.cell: record for record in sorted(records, key=lambda record: record.ended)}
-    for score in newest.values():
-        variant = gate_choice(score)
-        if variant is None:
-            continue
-        name = f"afm-{score.axes['agent']}-{score.axes['scale']}"
-        version = _version(client, name, chosen_model(score, variant, records))
-        if version is None:
-            _warn(
-                f"{score.cell} chose {variant}, but no record leads to that model; {name} gets no champion"
-            )
-        else:
-            client.set_registered_model_alias(name, "champion", version)
-
-
-def _version(client: "MlflowClient", name: str, md5: str | None) -> str | None:
-    """Return the newest version of a registered model that has this content."""
-    found = [
-        int(version.version)
-        for version in client.search_model_versions(f"name = '{name}'")
-        if md5 is not None and version.tags.get("afm.md5") == md5
-    ]
-    return str(max(found)) if found else None
+        time.sleep(seconds)
+    except KeyboardInterrupt:
+        return True
+    return False
 
 
 if __name__ == "__main__":
-    sync(Path(os.environ.get("AFM_ROOT", ROOT)))
+    follow(Path(os.environ["AFM_ROOT"]), _until_closed)

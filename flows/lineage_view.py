@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.attempts import Attempt
 from flows.hashing import file_md5
 from flows.records import Record
 from flows.workspace import home_of
 
 MAX_PARAM_CHARS = 500
 """MLflow refuses longer param values."""
+CURVE = "steps/"
+"""Begins the name of a metric that has a value per step."""
 MODEL_STAGES = {"sft": "sft", "dapo": "rl"}
 """Stages whose model is registered, and the alias of its newest version."""
 
@@ -58,16 +61,16 @@ def stage_run(record: Record, root: Path) -> StageRun:
         end_ms=int(record.ended * 1000),
         tags=_tags(record),
         params=dict(flatten(record.params)),
-        metrics={key: value for key, value in record.metrics.items() if _is_number(value)},
+        metrics={**numbers_of(record.metrics), **_spent(record)},
         edges=tuple(edges(record.deps, record.outs)),
         steps=tuple(_read_steps(content)) if content else (),
         lost_steps=None if content else curve,
     )
 
 
-def pipeline_name(record: Record) -> str:
+def pipeline_name(made: Record | Attempt) -> str:
     """Return what the parent run of a stage run is tagged with."""
-    return record.pipeline_run or "by-hand"
+    return made.pipeline_run or "by-hand"
 
 
 def gate_choice(score: Record) -> str | None:
@@ -123,12 +126,46 @@ def _tags(record: Record) -> dict[str, str]:
         "afm.stage": record.stage,
         "afm.cell": record.cell,
         "afm.executor": record.executor,
+        "afm.host": record.host,
+        "afm.environment": record.environment,
         "afm.constraints": record.constraints,
+        "afm.python": record.python,
         "afm.git_dirty": str(record.git_dirty).lower(),
         "mlflow.source.git.commit": record.git_commit or "",
+        **({"afm.job": record.job} if record.job else {}),
+        **({"afm.images": " ".join(record.images)} if record.images else {}),
+        **({"afm.flow_run": record.pipeline_run} if record.pipeline_run else {}),
+        **_endpoint_tags(record),
         **axes,
         **edges,
     }
+
+
+def _endpoint_tags(record: Record) -> dict[str, str]:
+    """Name the models behind endpoints as their servers did; several uses of one endpoint are one tag each name."""
+    tags = {}
+    for used in record.facts.get("endpoints", ()):
+        tags[f"afm.endpoint.{used['name']}"] = str(used["model"])
+        if used.get("root"):
+            tags[f"afm.endpoint.{used['name']}.root"] = str(used["root"])
+    return tags
+
+
+def _spent(record: Record) -> dict[str, float]:
+    """Return time, GPUs, tokens and cost of a run, as far as they were counted."""
+    used = record.facts.get("endpoints", ())
+    tokens = {
+        f"run/{key}": sum(one[key] for one in used)
+        for key in ("calls", "prompt_tokens", "completion_tokens")
+        if used
+    }
+    counted = {
+        "run/wall_s": record.wall_s,
+        "run/gpu_s": record.gpu_s,
+        "run/cost": record.cost,
+        "run/out_bytes": record.out_bytes,
+    }
+    return tokens | {key: value for key, value in counted.items() if value is not None}
 
 
 def edges(deps: Mapping[str, str], outs: Mapping[str, str]) -> Iterator[Edge]:
@@ -163,9 +200,9 @@ def _content(root: Path, record: Record, path: str) -> Path | None:
 
 def _read_steps(path: Path) -> Iterator[Mapping[str, float]]:
     for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        yield {key: value for key, value in row.items() if _is_number(value)}
+        yield numbers_of(json.loads(line))
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return what of a JSON object is a number; what was not measured is null there."""
+    return {key: value for key, value in row.items() if type(value) in (int, float)}

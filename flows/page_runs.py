@@ -10,6 +10,7 @@ from prefect.logging import get_run_logger
 
 from flows.artifacts import artifact_link
 from flows.audit_page.place import PAGE
+from flows.background import BackgroundSync
 from flows.environment import quiet_environment
 
 TIMEOUT_S = 120.0
@@ -82,7 +83,6 @@ def _stamp(page: Path) -> tuple[int, int] | None:
 
 
 def _log(root: Path) -> None:
-    from flows.lineage import sync_quietly
-
-    for warning in sync_quietly(root):
-        get_run_logger().warning(warning)
+    sync = BackgroundSync(root)
+    sync.start()
+    sync.close()

@@ -1,13 +1,15 @@
 """Run records: one JSON file per finished or failed attempt. They are the truth that MLflow shows a view of."""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from afm.errors import UserError
 from afm.ids import canonical_json
-from afm.jsonl import read_json, write_json
+from afm.jsonl import write_json
 
 FAILED = "failed"
 """Folder of the records of attempts that gave no result."""
@@ -79,7 +81,12 @@ def sealed(record: Record) -> Record:
 
 def digest(record: Record) -> str:
     """Return the hash of all of a record but its digest."""
-    fields = record.model_dump(mode="json", exclude={"digest"})
+    return digest_of(record.model_dump(mode="json"))
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """Return the same of a record as it was read, which may be from before a field was kept."""
+    fields = {name: value for name, value in document.items() if name != "digest"}
     return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
 
 
@@ -93,8 +100,37 @@ def write_record(folder: Path, record: Record) -> Path:
     return path
 
 
+def read_record(path: Path) -> Record:
+    """Read a record file.
+
+    Raises:
+        UserError: it holds something else.
+    """
+    return parse_record(path.read_text(encoding="utf-8"), str(path))
+
+
+def parse_record(text: str, where: str) -> Record:
+    """Read a record from its text.
+
+    Raises:
+        UserError: it is none.
+    """
+    try:
+        return Record.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "the file"
+        raise UserError(
+            f"{where} is not a run record: {field}: {first['msg']}; put the original back, from the branch of the run "
+            "or from beside its result under .results, or delete it"
+        ) from error
+
+
 def read_records(root: Path) -> list[Record]:
-    """Return the records of finished results of a home folder, oldest first."""
-    paths = (root / ".lineage").glob("*.json")
-    records = [Record.model_validate(read_json(path)) for path in paths]
+    """Return the records of finished results of a home folder, oldest first.
+
+    Raises:
+        UserError: one of the files is not a record.
+    """
+    records = [read_record(path) for path in (root / ".lineage").glob("*.json")]
     return sorted(records, key=lambda record: (record.started, record.identity))

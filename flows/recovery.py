@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from afm.errors import UserError
-from afm.jsonl import read_json
 from flows.git import git
 from flows.lock_file import read_lock
-from flows.records import Record, digest, read_records, write_record
+from flows.records import digest, parse_record, read_record, read_records, write_record
 from flows.store import RECORD
 from flows.workspace import LINEAGE, home_of
 
@@ -20,7 +19,7 @@ def restore_records(root: Path) -> None:
     for path in (home / ".results").glob(f"*/{RECORD}"):
         is_sealed = path.parent.suffix != ".partial"
         if is_sealed and not (home / LINEAGE / f"{path.parent.name}.json").exists():
-            write_record(home / LINEAGE, Record.model_validate(read_json(path)))
+            write_record(home / LINEAGE, read_record(path))
 
 
 def restore_from_git(root: Path) -> int:
@@ -37,7 +36,7 @@ def restore_from_git(root: Path) -> int:
         names = git(root, ["ls-tree", "-r", "--name-only", ref, f"{LINEAGE}/"]).splitlines()
         for name in (name for name in names if not (home / name).exists()):
             text = git(root, ["show", f"{ref}:{name}"])
-            record = Record.model_validate_json(text)
+            record = parse_record(text, f"{name} of {ref}")
             if record.digest and record.digest != digest(record):
                 raise UserError(
                     f"{name} of {ref} has been changed since it was written; `git log {ref} -- {name}` shows by whom"

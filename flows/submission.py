@@ -20,7 +20,7 @@ from flows.identity import (
     parse_request,
 )
 from flows.owner import Owner
-from flows.records import Record, write_record
+from flows.records import Record, read_record, write_record
 from flows.space import size_of
 from flows.store import RECORD, Manifest, Store
 from flows.workspace import Workspace, home_of
@@ -153,7 +153,7 @@ class Submission:
     def keep_record(self) -> None:
         """Copy the record that lies beside the finished result to where lineage reads it."""
         path = self.store.result(self.identity) / RECORD
-        write_record(self.workspace.lineage, Record.model_validate(read_json(path)))
+        write_record(self.workspace.lineage, read_record(path))
 
     def say(self, text: str) -> None:
         """Tell the user something about this request."""

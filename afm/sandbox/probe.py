@@ -29,8 +29,10 @@ import ctypes, os, socket
 libc = ctypes.CDLL(None, use_errno=True)
 
 def forks():
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         os._exit(0)
+    os.waitpid(child, 0)  # its signal would stop a process that is traced by then, as the attempt below is
 
 def calls(function, *arguments):
     if function(*arguments) < 0:
@@ -79,7 +81,7 @@ for name, attempt in attempts.items():
         attempt()
     except OSError:
         continue
-    print(name)
+    print(name, flush=True)
 try:
     with open({canary!r}, "w") as file:
         file.write("changed")  # where this machine's files are not there, it is a new file of this execution

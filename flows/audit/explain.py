@@ -16,7 +16,7 @@ from flows.audit.details import (
 from flows.audit.formats import file_name
 from flows.audit.graph import Model
 from flows.audit.index import Index
-from flows.audit.licences import Licence, flags, of_card, of_readme
+from flows.audit.licences import WEIGHTS, Licence, flags, of_card, of_readme
 from flows.audit.locate import Hint
 from flows.audit.models import registered, resolve
 from flows.audit.runs import Run
@@ -209,5 +209,5 @@ def licences_of(index: Index, chain: Sequence[Run]) -> tuple[str | None, list[Li
             if run.stage == "base" and md5.endswith(".dir"):
                 readme = index.contents.file_in(md5, README, hint)
                 own = of_readme(readme.decode()) if readme else None
-                found += [Licence(of=path, part="weights", licence=own or "unknown")]
+                found += [Licence(of=path, part=WEIGHTS, licence=own or "unknown")]
     return own, list(dict.fromkeys(found))

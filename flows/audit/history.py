@@ -5,6 +5,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def split_entries(content: bytes) -> Mapping[str, str]:
     """Return the text of each entry by its md5: versions share most entries, and parsing YAML is slow."""
     text = content.decode("utf-8", errors="replace")
     starts = [match.start() for match in _ENTRY.finditer(text)]
-    parts = (text[at:end] for at, end in zip(starts, [*starts[1:], len(text)], strict=True))
+    parts = (text[at:end] for at, end in pairwise([*starts, len(text)]))
     return {hashlib.md5(part.encode()).hexdigest(): part for part in parts}
 
 

@@ -22,6 +22,8 @@ CONFLICTS: frozenset[tuple[Terms, Terms]] = frozenset(
     for model in ("permissive", "attribution")
 )
 """Terms of what goes in, terms of the model: these two do not go together."""
+WEIGHTS = "weights"
+"""The part of a base model that has a licence."""
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 

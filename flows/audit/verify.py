@@ -3,7 +3,7 @@
 Sizes, times and DVC's own state are never believed: everything is read and hashed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from flows.audit.evidence import Evidence, Finding
@@ -42,8 +42,16 @@ class Report:
     notes: tuple[Finding, ...]
 
 
-def verify(workspace: Workspace, text: str) -> Report:
+More = Callable[[Model, Sequence[Run]], Iterable[Finding]]
+
+
+def verify(workspace: Workspace, text: str, more: More | None = None) -> Report:
     """Check a model, all that it rests on, and what was measured of it.
+
+    Args:
+        workspace: where it lies.
+        text: the model.
+        more: a further check of the model and its runs, against a bundle for instance.
 
     Raises:
         UserError: the text names no model, or several.
@@ -51,9 +59,10 @@ def verify(workspace: Workspace, text: str) -> Report:
     evidence = Evidence(workspace=workspace)
     graph = evidence.graph
     model = resolve(graph, evidence.current, text)
-    chain = [*graph.chain(model.run), *_judgements(graph, model)]
+    chain = [*graph.chain(model.run), *judgements(graph, model)]
     found = [*evidence.problems, *unreachable(evidence)]
     found += [one for run in chain for check in CHECKS.values() for one in check(evidence, run)]
+    found += more(model, chain) if more else []
     unique = list(dict.fromkeys(found))
     return Report(
         model=model,
@@ -65,7 +74,7 @@ def verify(workspace: Workspace, text: str) -> Report:
     )
 
 
-def _judgements(graph: Graph, model: Model) -> list[Run]:
+def judgements(graph: Graph, model: Model) -> list[Run]:
     """Return the evaluations of a model and the scores of these: what is claimed of it rests on them."""
     asked = [run for run in graph.readers(model.md5) if run.stage == "evaluate"]
     records = {md5 for run in asked for md5 in run.outs.values()}

@@ -13,6 +13,8 @@ from flows.records import Record
 
 NOTE = "note: "
 PARAMS = "params.yaml"
+TRACKED = ("dvc.yaml", PARAMS)
+"""Files of the project beside a run's code that say what it does."""
 
 
 def check_commits(evidence: Evidence, run: Run) -> Iterator[Finding]:
@@ -31,8 +33,9 @@ def check_commits(evidence: Evidence, run: Run) -> Iterator[Finding]:
             why=f"its commit {commit} is not in this repository: fetch the branch, or it was rebased and dropped",
         )
         return
-    yield from _workspace(evidence, run, record)
-    wrong = [*_code(evidence, record, files), *_params(evidence, record, files)]
+    body = evidence.blobs.read(files[PARAMS]) if PARAMS in files else b""
+    yield from _workspace(evidence, run, record, files)
+    wrong = [*_code(evidence, record, files), *_params(body, record)]
     if not wrong:
         return
     told = f"{', '.join(wrong[:5])}{f' and {len(wrong) - 5} more' if len(wrong) > 5 else ''}"
@@ -43,12 +46,28 @@ def check_commits(evidence: Evidence, run: Run) -> Iterator[Finding]:
         yield Finding(what=run.cell, why=f"commit {commit} has other content: {told}")
 
 
-def _workspace(evidence: Evidence, run: Run, record: Record) -> Iterator[Finding]:
-    """Tell which code the workspace has otherwise by now; what made the model, the commit holds."""
-    for path, md5 in record.code.items():
-        place = evidence.root / path
-        if not place.is_file() or evidence.md5(place) != md5:
-            yield Finding(what=path, why=f"{NOTE}has changed in the workspace since {run.cell} ran")
+def _workspace(
+    evidence: Evidence, run: Run, record: Record, files: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Tell what the workspace has otherwise by now; what made the model, the commit holds."""
+    changed = [path for path, md5 in record.code.items() if _md5(evidence, path) != md5]
+    changed += [path for path in TRACKED if path in files and _differs(evidence, path, files[path])]
+    if record.constraints not in evidence.pins(None, record.environment):
+        changed.append(f"constraints/{record.environment}.txt")
+    for path in changed:
+        yield Finding(what=path, why=f"{NOTE}has changed in the workspace since {run.cell} ran")
+    place = evidence.root / PARAMS
+    for what in _params(place.read_bytes() if place.is_file() else b"", record):
+        yield Finding(what=what, why=f"{NOTE}is another in the workspace since {run.cell} ran")
+
+
+def _md5(evidence: Evidence, path: str) -> str | None:
+    place = evidence.root / path
+    return evidence.md5(place) if place.is_file() else None
+
+
+def _differs(evidence: Evidence, path: str, blob: str) -> bool:
+    return _md5(evidence, path) != evidence.blobs.md5(blob)
 
 
 def _code(evidence: Evidence, record: Record, files: Mapping[str, str]) -> Iterator[str]:
@@ -61,9 +80,13 @@ def _code(evidence: Evidence, record: Record, files: Mapping[str, str]) -> Itera
         yield f"constraints/{record.environment}.txt"
 
 
-def _params(evidence: Evidence, record: Record, files: Mapping[str, str]) -> Iterator[str]:
-    body = evidence.blobs.read(files[PARAMS]) if PARAMS in files else b""
-    tree: Any = yaml.load(body, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+def _params(body: bytes, record: Record) -> Iterator[str]:
+    """Name the params of a run that a params.yaml has otherwise, or that it has not."""
+    try:
+        tree: Any = yaml.load(body, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+    except yaml.YAMLError:
+        yield f"{PARAMS}: no YAML"
+        return
     there = flatten(tree)
     for key, value in flatten(record.params).items():
         if key not in there or there[key] != value:

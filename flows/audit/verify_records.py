@@ -1,5 +1,6 @@
 """Does a run's record agree with itself, with its twin beside the result, and with dvc.lock?"""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ from flows.audit.evidence import Entry, Evidence, Finding, as_written
 from flows.audit.runs import Run
 from flows.comparison import SAMPLED
 from flows.identity import Ingredients
-from flows.records import Record, digest
+from flows.records import Record, digest_of
 from flows.store import RECORD
 
 NOTE = "note: "
@@ -36,9 +37,9 @@ def check_record(evidence: Evidence, run: Run) -> Iterator[Finding]:
         yield Finding(
             what=what, why=f"{NOTE}has no digest, so only what dvc.lock repeats can be checked"
         )
-    elif record.digest != digest(record):
+    elif record.digest != digest_of(json.loads(body)):
         yield Finding(what=what, why="was edited: its digest is another")
-    if body != as_written(record.model_dump(mode="json")):
+    if body != as_written(json.loads(body)):
         yield Finding(what=what, why="was edited: it is not as a stage's end writes it")
     if path.stem not in (record.identity, "record"):
         yield Finding(what=what, why=f"is the record of {record.identity}")
@@ -62,9 +63,12 @@ def check_locks(evidence: Evidence, run: Run) -> Iterator[Finding]:
             yield from _contradiction(entry, run)
     if record is not None and agreeing:
         # A later run may have made the same outputs from other inputs.
-        best = next((one for one in agreeing if not any(_compare(one, record))), agreeing[0])
-        yield from _compare(best, record)
-        yield from _check_identity(evidence, best, record)
+        best = next(
+            (e for e in agreeing if not any(differences(e.run, e.body, record))), agreeing[0]
+        )
+        what = f"{best.where}: {run.cell}"
+        yield from (Finding(what=what, why=why) for why in differences(best.run, best.body, record))
+        yield from (Finding(what=what, why=why) for why in identity_failures(best.body, record))
 
 
 def _same_inputs(evidence: Evidence, entry: Entry, record: Record) -> bool:
@@ -94,27 +98,23 @@ def _contradiction(entry: Entry, run: Run) -> Iterator[Finding]:
             )
 
 
-def _compare(entry: Entry, record: Record) -> Iterator[Finding]:
-    """Compare what an entry and a record both tell."""
-    what = f"{entry.where}: {record.cell}"
+def differences(run: Run, body: Mapping[str, Any], record: Record) -> Iterator[str]:
+    """Yield what an entry of dvc.lock, `body`, and the run read from it tell otherwise than a record."""
     for name, ours, theirs in (
-        ("dependency", record.deps, entry.run.deps),
-        ("code", record.code, entry.run.code),
+        ("dependency", record.deps, run.deps),
+        ("code", record.code, run.code),
     ):
         for path in sorted({*ours, *theirs}):
             if ours.get(path) != theirs.get(path):
-                yield Finding(
-                    what=what,
-                    why=f"{name} {path} is {theirs.get(path)}, but the record says {ours.get(path)}",
-                )
-    for key, value in _params(entry.body).items():
+                yield f"{name} {path} is {theirs.get(path)}, but the record says {ours.get(path)}"
+    for key, value in _params(body).items():
         if flatten(value) != flatten(_cut(record.params, key)):
-            yield Finding(what=what, why=f"params {key} differ from the record's")
+            yield f"params {key} differ from the record's"
 
 
-def _check_identity(evidence: Evidence, entry: Entry, record: Record) -> Iterator[Finding]:
+def identity_failures(body: Mapping[str, Any], record: Record) -> Iterator[str]:
     """Compute the identity anew from the record: it hashes everything that can change the result."""
-    words = str(entry.body["cmd"]).split()
+    words = str(body["cmd"]).split()
     flags = dict(zip(words[2::2], words[3::2], strict=False))
     paths = {
         flag[2:].replace("-", "_"): path
@@ -122,24 +122,18 @@ def _check_identity(evidence: Evidence, entry: Entry, record: Record) -> Iterato
         if not flag.startswith("--out-") and flag[2:] not in record.axes
     }
     if not set(paths.values()) <= record.deps.keys():
-        yield Finding(
-            what=f"{entry.where}: {record.cell}",
-            why="its command reads what the record does not name",
-        )
+        yield "its command reads what the record does not name"
         return
     parts = Ingredients(
         stage=record.stage,
         axes=record.axes,
         deps={name: record.deps[path] for name, path in paths.items()},
         code=record.code,
-        params={key: _cut(record.params, key) for key in sorted(_params(entry.body))},
+        params={key: _cut(record.params, key) for key in sorted(_params(body))},
         constraints=record.constraints,
     )
     if parts.identity != record.identity:
-        yield Finding(
-            what=f"record of {record.cell}",
-            why=f"its inputs, code and params give identity {parts.identity}, not {record.identity}",
-        )
+        yield f"the record's inputs, code and params give identity {parts.identity}, not {record.identity}"
 
 
 def _params(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,10 +56,8 @@ def _filter(books: Books) -> Iterator[Sum]:
     written = Counter(row["trajectory_id"] for row in books.rows("accepted.jsonl"))
     yield "ids in ledger and trajectories", [row["id"] for row in ledger], read
     yield "copies in ledger and accepted set", kept, dict(written)
-    yield "filter/input and ledger", books.metrics["filter/input"], len(ledger)
-    yield "filter/accepted and ledger", books.metrics["filter/accepted"], len(kept)
     yield "filter/rows_out and accepted set", books.metrics["filter/rows_out"], written.total()
-    yield from _dropped("filter", books, ledger)
+    yield from ledger_sums("filter", books.metrics, ledger)
 
 
 def _select(books: Books) -> Iterator[Sum]:
@@ -78,16 +76,29 @@ def _select(books: Books) -> Iterator[Sum]:
         {r["id"]: r["values"]["pass_rate"] for r in ledger},
         rates,
     )
-    yield "select/candidates and ledger", books.metrics["select/candidates"], len(ledger)
-    yield "select/kept and ledger", books.metrics["select/kept"], len(kept)
-    yield from _dropped("select", books, ledger)
+    yield from ledger_sums("select", books.metrics, ledger)
 
 
-def _dropped(stage: str, books: Books, ledger: Rows) -> Iterator[Sum]:
+LEDGERS = {
+    "filter": ("filter/input", "filter/accepted"),
+    "select": ("select/candidates", "select/kept"),
+}
+"""Stages with a ledger: the metrics that count its rows, and those that it kept."""
+
+
+def ledger_sums(stage: str, metrics: Mapping[str, Any], ledger: Rows) -> Iterator[Sum]:
+    """Yield what a ledger alone must have in common with the metrics of its stage.
+
+    Raises:
+        LookupError: a metric or a field is missing.
+    """
+    rows, kept = LEDGERS[stage]
+    yield f"{rows} and ledger", metrics[rows], len(ledger)
+    yield f"{kept} and ledger", metrics[kept], sum(row["decision"] == "kept" for row in ledger)
     prefix = f"{stage}/dropped/"
     told = {
         name.removeprefix(prefix): count
-        for name, count in books.metrics.items()
+        for name, count in metrics.items()
         if name.startswith(prefix) and count
     }
     counted = Counter(row["reason"] for row in ledger if row["decision"] == "dropped")

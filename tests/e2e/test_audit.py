@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import DatasetCard, ModelCard
 
 from flows.records import digest, read_records
 from tests.e2e.conftest import command
+from tests.support.certificates import private_key, public_key
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2700)]
 
@@ -98,3 +100,23 @@ def test_records_are_sealed_and_name_their_job(smoke: Path) -> None:
         assert record.digest == digest(record)
         assert (record.job is not None) == (record.executor == "kubernetes")
         assert (record.gpu_s is not None) == (record.executor == "kubernetes")
+
+
+def test_the_real_past_is_verified_elsewhere(smoke: Path, tmp_path: Path) -> None:
+    """Real cards, records of Jobs, and the weights as they are."""
+    public_key(tmp_path / "key.pub", private_key(tmp_path / "key.pem"))
+    bundle = tmp_path / "bundle"
+    made = audit(smoke, "export", RL, "-o", str(bundle), "--key", str(tmp_path / "key.pem"))
+    assert (made["signed"], made["failures"]) == ("key", [])
+    cards = {path.parent.name: path for path in bundle.glob("cards/*/README.md")}
+    assert ModelCard.load(cards.pop("model")).data.license == "apache-2.0"
+    assert set(cards) == {"prepare@mhqa", "filter@mhqa", "select@mhqa"}
+    assert {DatasetCard.load(card).data.license for card in cards.values()} == {"cc-by-4.0"}
+    whom = ["--public-key", str(tmp_path / "key.pub")]
+    weights = ["--weights", str(smoke / "data/models/rl/mhqa-smoke")]
+    words = ["flows.cli", "audit", "verify", "--bundle", "bundle", "--json", *whom, *weights]
+    done = command(tmp_path, *words, variables={"PYTHONPATH": str(smoke)})
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["failures"], report["notes"]) == (0, [], [])
+    both = audit(smoke, "verify", RL, "--bundle", str(bundle), *whom)
+    assert both["workspace"]["failures"] == both["bundle"]["failures"] == []

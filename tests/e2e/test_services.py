@@ -19,9 +19,16 @@ from typing import Any
 
 import pytest
 
+from flows import lineage
+from flows.aliases import aliased_content
 from flows.guard import guarded
+from flows.lineage_live import LiveCurves
+from flows.records import read_records, write_record
 from flows.servers import free_port
+from tests.support.live_curves import begin, curve, open_study, record_of, write
 from tests.support.manifests import Object, objects
+from tests.support.records import BASE, MODEL, record
+from tests.support.toy import REPO
 
 PROGRAMS = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), None)
 SECRETS = {
@@ -234,7 +241,9 @@ def world() -> Iterator[World]:
     shutil.rmtree(folder)
 
 
-def test_the_services_start_and_ask_for_passwords(world: World) -> None:
+def test_the_services_start_and_ask_for_passwords(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     migration = world.find("Job", "afm-mlflow-migration")["spec"]["template"]["spec"]
     mlflow = world.find("Deployment", "afm-mlflow")["spec"]["template"]["spec"]
     prefect = world.find("Deployment", "afm-prefect")["spec"]["template"]["spec"]["containers"][0]
@@ -265,3 +274,27 @@ def test_the_services_start_and_ask_for_passwords(world: World) -> None:
         ] == [200, 403]
         pools = "afm-prefect:4200/api/work_pools/filter"
         assert [world.status(pools, one, body=b"{}") for one in ("", "admin:a word")] == [401, 200]
+        monkeypatch.setenv(
+            "MLFLOW_TRACKING_URI", f"http://127.0.0.1:{world.ports['afm-mlflow:5000']}"
+        )
+        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "admin")
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "long enough 1")
+        lineage_reaches_it(world.folder / "checkout")
+
+
+def lineage_reaches_it(root: Path) -> None:
+    """Bring two runs and a live curve of a third to the server, and ask which content its alias leads to."""
+    (root / ".lineage").mkdir(parents=True)
+    (root / "params.yaml").write_text((REPO / "params.yaml").read_text())
+    subprocess.run(["git", "init", "-q", "-b", "study-x", str(root)], check=True)
+    curves, steps = LiveCurves(home=root), begin(root)
+    write(steps, 3.0, 2.0)
+    curves.flush(lambda: open_study(root))
+    assert curve(root) == ("RUNNING", [(1, 3.0), (2, 2.0)])
+    write(steps, 3.0, 2.0, 1.0)
+    record_of(root, steps)
+    write_record(root / ".lineage", record("sft"))
+    assert (lineage.sync(root), lineage.sync(root)) == (2, 0)
+    curves.close(open_study(root))
+    assert curve(root) == ("FINISHED", [(1, 3.0), (2, 2.0), (3, 1.0)])
+    assert aliased_content(root) == {MODEL, BASE, *read_records(root)[-1].outs.values()}

@@ -2,11 +2,9 @@
 
 import hashlib
 import json
-import os
 import random
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,62 +16,28 @@ from flows.audit.absent import lines as absent_lines
 from flows.audit.evidence import as_written
 from flows.audit.locate import object_path
 from flows.audit.verify import Report, lines, verify
-from flows.records import Record, sealed, write_record
+from flows.records import digest_of, sealed, write_record
 from flows.workspace import Workspace
 from tests.support.audit import Pipeline, Sizes, small_world
 from tests.support.audit_world import World
+from tests.support.bundles import LEDGER, copied, flip, forge, record_of, whole_world
 
 RL = "dapo@mhqa-tiny"
-LEDGER = "data/filter/mhqa/ledger.jsonl"
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A committed past that agrees everywhere: cache, workspace, result store, folder remote."""
-    world, _ = small_world(tmp_path_factory.mktemp("verify") / "template")
-    world.checkout()
-    for record in world.records:
-        world.keep(record)
-    (world.root / ".dvc" / "config").write_text(
-        "[core]\n    remote = near\n['remote \"near\"']\n    url = ../remote\n"
-    )
-    shutil.copytree(world.cache / "files", world.root / "remote" / "files")
-    with (world.root / ".gitignore").open("a") as ignored:
-        ignored.write("/remote\n")
-    return world
+    return whole_world(tmp_path_factory.mktemp("verify") / "template")
 
 
 @pytest.fixture
-def made(template: World, tmp_path: Path) -> Iterator[World]:
+def made(template: World, tmp_path: Path) -> World:
     """A copy to harm."""
-    root = tmp_path / "checkout"
-    shutil.copytree(template.root, root)
-    yield World(
-        root=root,
-        lock=json.loads(json.dumps(template.lock)),
-        records=list(template.records),
-        places=dict(template.places),
-        commit=template.commit,
-        clock=template.clock,
-    )
+    return copied(template, tmp_path / "checkout")
 
 
 def check(world: World, model: str = RL) -> Report:
     return verify(Workspace(root=world.root, home=world.root), model)
-
-
-def flip(path: Path, at: int = -3) -> None:
-    """Change one byte; size and times stay."""
-    state, body = path.stat(), bytearray(path.read_bytes())
-    body[at] ^= 1
-    path.write_bytes(body)
-    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
-    assert path.stat().st_size == state.st_size
-    assert path.stat().st_mtime_ns == state.st_mtime_ns
-
-
-def record_of(world: World, stage: str) -> Record:
-    return next(record for record in world.records if record.stage == stage)
 
 
 def named(report: Report) -> str:
@@ -140,6 +104,74 @@ def test_a_byte_of_what_no_run_wrote(made: World) -> None:
     assert "models/shipped" in named(check(made))
 
 
+def files_of_chain(world: World, where: str) -> set[Path]:
+    """Return every file that the model rests on, and every one that was measured of it, as one place holds them."""
+    cells = check(world).cells
+    records = [record for record in world.records if record.cell in cells]
+    if where == "results":
+        folders = [world.root / ".results" / record.identity for record in records]
+        found = {path for folder in folders for path in folder.rglob("*") if path.is_file()}
+        return {path for path in found if path.name not in ("record.json", "manifest.json")}
+    outs = {path: md5 for record in records for path, md5 in record.outs.items()}
+    if where == "workspace":
+        return {file for path in outs for file in walk_out(world.root / path)}
+    listed = [
+        json.loads(object_path(world.cache, md5).read_bytes())
+        for md5 in outs.values()
+        if md5.endswith(".dir")
+    ]
+    inner = {row["md5"] for rows in listed for row in rows}
+    names = inner | {md5 for md5 in outs.values() if not md5.endswith(".dir")}
+    top = world.cache if where == "cache" else world.root / "remote"
+    return {object_path(top, name) for name in names}
+
+
+def walk_out(place: Path) -> list[Path]:
+    return [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("where", ["workspace", "cache", "remote", "results"])
+def test_a_byte_of_every_file_at_once(made: World, where: str) -> None:
+    """Each output, ledger, shard and metrics file is named; a whole twin elsewhere excuses none."""
+    harmed = files_of_chain(made, where)
+    assert len(harmed) > 20
+    for path in harmed:
+        flip(path, at=-2)
+    whats = {one.what for one in check(made).failures}
+    assert {str(path.relative_to(made.root)) for path in harmed} <= whats
+
+
+def test_a_byte_of_every_record_at_once(made: World) -> None:
+    """Of what no other document repeats, too."""
+    shutil.rmtree(made.root / ".results")
+    cells = check(made).cells
+    paths = [made.root / ".lineage" / f"{r.identity}.json" for r in made.records if r.cell in cells]
+    for path in paths:
+        flip(path, at=path.read_bytes().index(b"laptop"))
+    whats = {one.what for one in check(made).failures}
+    assert {str(path.relative_to(made.root)) for path in paths} <= whats
+
+
+@pytest.mark.parametrize(
+    "path", ["dvc.yaml", "params.yaml", "constraints/pipeline.txt", "stages/part2.py"]
+)
+def test_a_byte_of_a_tracked_file_is_told(made: World, path: str) -> None:
+    """The commit still holds what made the model, so this is no failure."""
+    flip(made.root / path, at=2)
+    report = check(made)
+    assert named(report) == ""
+    told = [one.why for one in report.notes if one.what == path]
+    assert any("has changed in the workspace since dapo@mhqa-tiny ran" in why for why in told)
+
+
+def test_a_param_that_has_changed_since_is_told_by_its_key(made: World) -> None:
+    path = made.root / "params.yaml"
+    path.write_text(path.read_text().replace("seed: 29", "seed: 30"))
+    report = check(made)
+    (told,) = (one for one in report.notes if one.what == "params.yaml: filter.seed")
+    assert "since filter@mhqa ran" in told.why
+
+
 def test_any_byte_of_a_record(made: World) -> None:
     """Also of what only the record tells: times, costs, hosts."""
     path = made.root / ".lineage" / f"{record_of(made, 'filter').identity}.json"
@@ -150,6 +182,17 @@ def test_any_byte_of_a_record(made: World) -> None:
         flip(path, at)
         assert path.name in named(check(made)), (at, body[at - 20 : at + 20])
         path.write_bytes(body)
+
+
+def test_a_record_from_before_a_field_was_kept(made: World) -> None:
+    """A record is judged as it was written; later versions fill in what it does not have."""
+    shutil.rmtree(made.root / ".results")
+    path = made.root / ".lineage" / f"{record_of(made, 'filter').identity}.json"
+    old = {name: value for name, value in read_json(path).items() if name != "out_bytes"}
+    write_json(path, old | {"digest": digest_of(old)})
+    assert named(check(made)) == ""
+    flip(path, at=path.read_bytes().index(b"laptop"))
+    assert f"{path.name}: was edited" in named(check(made))
 
 
 def test_any_byte_of_a_manifest(made: World) -> None:
@@ -168,27 +211,6 @@ def test_a_hash_in_dvc_lock(made: World) -> None:
     md5 = made.places[LEDGER]
     path.write_text(text.replace(md5, md5[:-1] + ("0" if md5[-1] != "0" else "1")))
     assert f"dvc.lock: filter@mhqa: {LEDGER} is" in named(check(made))
-
-
-def forge(world: World, *, in_record: bool) -> None:
-    """Change a ledger's decision, and whatever names its hash, so that all of the workspace agrees."""
-    old = world.places[LEDGER]
-    body = (
-        object_path(world.cache, old)
-        .read_bytes()
-        .replace(b'"tool_calls": 2', b'"tool_calls": 3', 1)
-    )
-    new = world.put(body)
-    (world.root / LEDGER).write_bytes(body)
-    lock = world.root / "dvc.lock"
-    lock.write_text(lock.read_text().replace(old, new))
-    shutil.rmtree(world.root / ".results")
-    if in_record:
-        record = record_of(world, "filter")
-        write_record(
-            world.root / ".lineage",
-            sealed(record.model_copy(update={"outs": record.outs | {LEDGER: new}})),
-        )
 
 
 def test_a_ledger_and_dvc_lock_together(made: World) -> None:

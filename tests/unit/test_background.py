@@ -1,5 +1,6 @@
 """Beside the stages: a remote that refuses is told of, anything unexpected ends the run."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -10,6 +11,9 @@ from prefect.logging import disable_run_logger
 from afm.errors import UserError
 from flows.background import BackgroundBranch, BackgroundSync
 from flows.branch import RunBranch
+from flows.records import write_record
+from tests.support.live_curves import tags
+from tests.support.records import record
 
 
 class Branch:
@@ -64,25 +68,60 @@ def test_an_unexpected_failure_of_a_recording_is_raised_at_the_end() -> None:
         made.close()
 
 
-def test_an_unexpected_failure_of_a_sync_is_raised_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(root: Path) -> list[str]:
-        raise ValueError(f"a fault of ours in {root.name}")
+def test_records_are_brought_beside_the_stages(checkout: Path) -> None:
+    sync = BackgroundSync(checkout)
+    sync.start()
+    sync.start()
+    write_record(checkout / ".lineage", record("filter"))
+    sync.close()
+    assert sorted(run["afm.stage"] for run in tags(checkout)) == ["filter", "sft"]
 
-    monkeypatch.setattr("flows.lineage.sync_quietly", fail)
-    monkeypatch.setenv("AFM_LINEAGE", "1")
-    sync = BackgroundSync(tmp_path)
-    sync.ask()
-    with pytest.raises(ValueError, match="a fault of ours"):
-        sync.close()
+
+def test_a_dead_tracking_server_is_said_and_ends_nothing(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    sync = BackgroundSync(checkout)
+    monkeypatch.setattr(sync, "_logger", logging.getLogger("test"))
+    sync.start()
+    sync.close()
+    (line,) = caplog.messages
+    assert "afm lineage sync" in line
+
+
+def test_a_record_that_is_none_is_named(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (checkout / ".lineage" / "broken.json").write_text("{}")
+    sync = BackgroundSync(checkout)
+    monkeypatch.setattr(sync, "_logger", logging.getLogger("test"))
+    sync.start()
+    sync.close()
+    (line,) = caplog.messages
+    assert (
+        "broken.json is not a run record: identity: Field required; put the original back" in line
+    )
+
+
+def test_a_sync_that_breaks_is_said(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (checkout / ".lineage" / "folder.json").mkdir()
+    sync = BackgroundSync(checkout)
+    monkeypatch.setattr(sync, "_logger", logging.getLogger("test"))
+    sync.start()
+    sync.close()
+    (line,) = caplog.messages
+    assert "IsADirectoryError" in line
+    assert "run `afm lineage sync` later" in line
 
 
 def test_with_lineage_off_nothing_is_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.lineage.sync_quietly", lambda root: 1 / 0)
     monkeypatch.setenv("AFM_LINEAGE", "0")
-    sync = BackgroundSync(tmp_path)
-    sync.ask()
+    sync = BackgroundSync(checkout)
+    sync.start()
     sync.close()
+    assert not (checkout / ".lineage" / "sync.lock").exists()

@@ -3,9 +3,10 @@
 import argparse
 import hashlib
 import json
+import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,29 +29,6 @@ RL = "r" * 32 + ".dir"
 STEPS = "c" * 32
 
 
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow database with its schema and nothing else; making one takes seconds."""
-    folder = tmp_path_factory.mktemp("mlflow")
-    lineage._client(folder).search_experiments()
-    return folder / "mlflow.db"
-
-
-@pytest.fixture
-def checkout(
-    tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
-    """A git checkout with params.yaml and one SFT record."""
-    shutil.copy(empty_database, tmp_path / "mlflow.db")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    subprocess.run(["git", "init", "-q", "-b", "study-x", str(tmp_path)], check=True)
-    source = Path(__file__).parents[2] / "params.yaml"
-    (tmp_path / "params.yaml").write_text(source.read_text())
-    (tmp_path / ".lineage").mkdir()
-    write_record(tmp_path / ".lineage", record("sft"))
-    yield tmp_path
-
-
 def runs(root: Path) -> list[Any]:
     """All stage runs that MLflow holds for the checkout."""
     client = lineage._client(root)
@@ -69,7 +47,41 @@ def test_tags_carry_every_edge_by_hash() -> None:
 def test_params_are_flat_and_undefined_metrics_are_left_out() -> None:
     view = stage_run(record("sft"), Path("/nowhere"))
     assert view.params == {"scales.tiny.sft.lr": "0.1", "scales.tiny.sft.layers": "[1, 2]"}
-    assert view.metrics == {"sft/loss": 0.5}
+    assert view.metrics == {"sft/loss": 0.5, "run/wall_s": 60.0, "run/out_bytes": 0}
+
+
+def test_what_ran_where_and_what_it_took_is_shown() -> None:
+    used = {"name": "judge", "model": "m", "root": "/models/m", "calls": 2, "prompt_tokens": 10}
+    ran = record(
+        "sft",
+        job="afm-sft-1",
+        images=["afm@sha256:1", "afm@sha256:2"],
+        gpu_s=120.0,
+        cost=0.5,
+        facts={"endpoints": [used | {"completion_tokens": 3}] * 2},
+    )
+    view = stage_run(ran, Path("/nowhere"))
+    assert view.metrics == {
+        "sft/loss": 0.5,
+        "run/wall_s": 60.0,
+        "run/gpu_s": 120.0,
+        "run/cost": 0.5,
+        "run/out_bytes": 0,
+        "run/calls": 4,
+        "run/prompt_tokens": 20,
+        "run/completion_tokens": 6,
+    }
+    shown = {
+        "afm.endpoint.judge": "m",
+        "afm.endpoint.judge.root": "/models/m",
+        "afm.job": "afm-sft-1",
+        "afm.images": "afm@sha256:1 afm@sha256:2",
+        "afm.flow_run": "f" * 32,
+        "afm.environment": "pipeline",
+        "afm.constraints": "d" * 32,
+        "afm.executor": "local",
+    }
+    assert shown.items() <= view.tags.items()
 
 
 def test_step_curves_come_from_the_out_by_hash(tmp_path: Path) -> None:
@@ -89,6 +101,20 @@ def test_a_curve_of_other_content_is_not_taken_for_this_runs(tmp_path: Path) -> 
     assert stage_run(named[own], tmp_path).steps == ({"step": 1, "loss": 2.0},)
     assert stage_run(named[STEPS], tmp_path).steps == ()
     assert stage_run(named[STEPS], tmp_path).lost_steps == "data/steps.jsonl"
+
+
+def followed(root: Path) -> list[str]:
+    """Let the process that a flow starts bring what there is; return what it warned of."""
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.lineage"],
+        cwd=root,
+        env=os.environ | {"AFM_ROOT": str(root)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stderr.splitlines() if line.startswith(lineage.WARNING)]
 
 
 def test_sync_logs_once_and_registers_the_model(checkout: Path) -> None:
@@ -184,7 +210,7 @@ def test_a_lost_curve_is_told_once_with_cell_and_path(
 ) -> None:
     outs = {"data/models/sft/mhqa-tiny": MODEL, "data/sft/mhqa-tiny/steps.jsonl": STEPS}
     write_record(checkout / ".lineage", record("sft", outs=outs))
-    assert lineage.sync_quietly(checkout) == [
+    assert followed(checkout) == [
         "lineage: sft@mhqa-tiny: data/sft/mhqa-tiny/steps.jsonl is gone, "
         "so the run is logged without its curves"
     ]
@@ -219,8 +245,9 @@ def test_cells_without_a_record_are_named(
     stages = {"sft@mhqa-tiny": {"outs": outs}, "base@mhqa-tiny": {"outs": outs}}
     (checkout / "dvc.lock").write_text(json.dumps({"stages": stages}))
     assert without_record(checkout) == ["base@mhqa-tiny"]
-    monkeypatch.setattr(lineage, "ROOT", checkout)
-    assert lineage.lineage_command(argparse.Namespace(action="sync")) == 0
+    (checkout / "dvc.yaml").write_text("stages: {}\n")
+    monkeypatch.chdir(checkout)
+    assert lineage.lineage_command(argparse.Namespace(action="sync", follow=False)) == 0
     output = capsys.readouterr()
     assert "1 stage runs added" in output.out
     assert "lineage: no run record tells how base@mhqa-tiny came about" in output.err
@@ -231,8 +258,10 @@ def test_a_sync_that_was_cut_short_is_made_good(checkout: Path) -> None:
     experiment = client.create_experiment("study-x")
     half = client.create_run(experiment, tags={"afm.identity": "id-sft"}, run_name="sft@mhqa-tiny")
     assert lineage.sync(checkout) == 1
-    assert [run.info.run_id for run in runs(checkout)] != [half.info.run_id]
-    assert len(runs(checkout)) == 1
+    (run,) = runs(checkout)
+    assert (run.info.run_id, run.info.status) == (half.info.run_id, "FINISHED")
+    assert run.data.metrics["sft/loss"] == 0.5
+    assert run.data.tags[f"in.{BASE}"] == "data/models/base/mhqa-tiny"
 
 
 def test_a_dead_tracking_server_is_a_warning(
@@ -240,10 +269,10 @@ def test_a_dead_tracking_server_is_a_warning(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    (warning,) = lineage.sync_quietly(checkout)
+    (warning,) = followed(checkout)
     assert "afm lineage sync" in warning
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    assert lineage.sync_quietly(checkout) == []
+    assert followed(checkout) == []
     assert len(runs(checkout)) == 1
 
 
