@@ -114,7 +114,7 @@ VALUES = [
         key="agents.mhqa.reward",
         value="exactmatch",
         target="rollout@mhqa",
-        said=("reward", "'exact_match' or 'answer_times_format'", "'exactmatch'"),
+        said=("reward", "'exact_match', 'exact_match_first'", "'exactmatch'"),
     ),
     Wrong(
         key="teacher.kind",
