@@ -24,8 +24,19 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2700)]
 TABLE = REPO / "benchmarks" / "results" / "reproduce.txt"
 HISTORY = ("dvc.lock", "data", ".dvc/cache", ".dvc/tmp", ".lineage", ".scratch", "mlflow.db")
 """What a run leaves in a checkout, but for its results."""
-OF_THE_RUN = ("mlflow.parentRunId", "mlflow.user", "afm.git_dirty", "afm.executor")
-"""Tags that tell by whom and amid what a cell was run, not from what it was made."""
+OF_THE_RUN = (
+    "mlflow.parentRunId",
+    "mlflow.user",
+    "afm.git_dirty",
+    "afm.executor",
+    "afm.host",
+    "afm.job",
+    "afm.images",
+    "afm.flow_run",
+)
+"""Tags that tell by whom, where and amid what a cell was run, not from what it was made."""
+TAKEN = ("run/wall_s", "run/gpu_s", "run/cost")
+"""Metrics of what a run took."""
 
 
 def is_sampled(cell: str) -> bool:
@@ -140,7 +151,7 @@ def _run(client: Any, run: Any) -> dict[str, Any]:
         "status": run.info.status,
         "tags": {key: value for key, value in run.data.tags.items() if key not in OF_THE_RUN},
         "params": run.data.params,
-        "metrics": run.data.metrics,
+        "metrics": {key: value for key, value in run.data.metrics.items() if key not in TAKEN},
         "curves": curves,
         "inputs": inputs,
     }
