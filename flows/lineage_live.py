@@ -17,6 +17,8 @@ from flows.lineage_view import numbers_of, pipeline_name
 from flows.workspace import LINEAGE
 
 STEPS = "steps.jsonl"
+SECONDS = "seconds/"
+"""Begins the name of what no rerun repeats: it is no part of an output, so MLflow would hold it after a live run alone."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -96,9 +98,12 @@ class LiveCurves:
 
 
 def read_rows(path: Path) -> list[Mapping[str, float]]:
-    """Read the numbers of each step; the last line may be half written."""
+    """Read the numbers of each step that its output will hold; the last line may be half written."""
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    return [numbers_of(json.loads(line)) for line in lines]
+    rows = (numbers_of(json.loads(line)) for line in lines)
+    return [
+        {key: value for key, value in row.items() if not key.startswith(SECONDS)} for row in rows
+    ]
 
 
 def _run_of(log: StudyLog, identity: str, attempt: Attempt) -> tuple[str, int] | None:

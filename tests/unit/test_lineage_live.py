@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flows import lineage
-from flows.lineage_live import LiveCurves
+from flows.lineage_live import LiveCurves, read_rows
 from flows.records import write_record
 from tests.support.live_curves import ID, OUT, begin, curve, open_study, record_of, tags, write
 from tests.support.records import record
@@ -45,6 +45,12 @@ def test_rows_are_shown_once_as_they_come(checkout: Path) -> None:
     assert curve(checkout) == ("RUNNING", [(1, 3.0), (2, 2.0)])
     following.close()
     assert curve(checkout)[0] == "KILLED"
+
+
+def test_what_the_output_will_not_hold_is_not_shown(tmp_path: Path) -> None:
+    steps = tmp_path / "steps.jsonl"
+    steps.write_text('{"step": 1, "loss": 2.0, "kl": null, "seconds/update": 3.5}\n{"st')
+    assert read_rows(steps) == [{"step": 1, "loss": 2.0}]
 
 
 def test_the_next_attempt_goes_on_in_the_same_run(checkout: Path) -> None:
