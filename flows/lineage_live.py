@@ -18,7 +18,7 @@ from flows.workspace import LINEAGE
 
 STEPS = "steps.jsonl"
 SECONDS = "seconds/"
-"""Begins the name of what no rerun repeats: it is no part of an output, so MLflow would hold it after a live run alone."""
+"""Begins the name of what no rerun repeats: no output holds it, so MLflow would have it after a live run alone."""
 
 
 @dataclass(kw_only=True, slots=True)
