@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.demo import Figure, at_most
+from benchmarks._figures import Figure, at_most
 from tests.support.audit_history import History, long_past
 
 NUM_RUNS, NUM_ROWS = 10_000, 1_000_000
