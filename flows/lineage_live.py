@@ -1,6 +1,7 @@
 """Curves of what trains now, brought to MLflow while it trains.
 
-A stage writes a row per step into its scratch; nothing of it knows of MLflow. Whoever finishes the run later continues
+A stage writes a row per step into its scratch; nothing of it knows of MLflow. What no output will hold is not shown: a
+sync of the record gives the same run. Whoever finishes the run later continues
 the same run, and so does a stage that was killed and goes on.
 """
 
@@ -13,7 +14,7 @@ from typing import IO
 
 from flows.attempts import Attempt, read_attempts
 from flows.lineage_log import StudyLog
-from flows.lineage_view import numbers_of, pipeline_name
+from flows.lineage_view import CURVE_STAGES, numbers_of, pipeline_name
 from flows.workspace import LINEAGE
 
 STEPS = "steps.jsonl"
@@ -77,7 +78,7 @@ class LiveCurves:
     def _attempts(self) -> Iterator[tuple[str, Attempt, Path]]:
         for identity, attempt in read_attempts(self.home):
             steps = self.home / ".scratch" / identity / STEPS
-            if steps.exists():
+            if attempt.cell.partition("@")[0] in CURVE_STAGES and steps.exists():
                 yield identity, attempt, steps
 
     def _has_record(self, identity: str) -> bool:

@@ -15,6 +15,8 @@ MAX_PARAM_CHARS = 500
 """MLflow refuses longer param values."""
 CURVE = "steps/"
 """Begins the name of a metric that has a value per step."""
+CURVE_STAGES = frozenset({"sft", "dapo"})
+"""Stages that keep the curve of their steps among their outputs."""
 MODEL_STAGES = {"sft": "sft", "dapo": "rl"}
 """Stages whose model is registered, and the alias of its newest version."""
 

@@ -1,5 +1,6 @@
 """Curves while a stage trains: shown as they grow, continued by the next attempt, finished by the record."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,10 +12,13 @@ from typing import Any
 import pytest
 
 from flows import lineage
+from flows.identity import load_stage
 from flows.lineage_live import LiveCurves, read_rows
+from flows.lineage_view import CURVE_STAGES
 from flows.records import write_record
 from tests.support.live_curves import ID, OUT, begin, curve, open_study, record_of, tags, write
 from tests.support.records import record
+from tests.support.toy import REPO
 
 
 class Flusher:
@@ -51,6 +55,16 @@ def test_what_the_output_will_not_hold_is_not_shown(tmp_path: Path) -> None:
     steps = tmp_path / "steps.jsonl"
     steps.write_text('{"step": 1, "loss": 2.0, "kl": null, "seconds/update": 3.5}\n{"st')
     assert read_rows(steps) == [{"step": 1, "loss": 2.0}]
+
+
+def test_stages_with_a_curve_are_those_that_keep_it() -> None:
+    names = [path.stem for path in (REPO / "stages").glob("[!_]*.py")]
+    keeping = {
+        name
+        for name in names
+        if "steps" in {field.name for field in dataclasses.fields(load_stage(name).outputs)}
+    }
+    assert keeping == CURVE_STAGES
 
 
 def test_the_next_attempt_goes_on_in_the_same_run(checkout: Path) -> None:
