@@ -217,7 +217,7 @@ class StudyLog:
             known[0]
             if known
             else self._client.create_model_version(
-                name, source=f"dvc://{model.md5}", run_id=run_id, tags={"afm.md5": model.md5}
+                name, source=content_uri(model.md5), run_id=run_id, tags={"afm.md5": model.md5}
             )
         )
         self._client.set_registered_model_alias(name, alias, str(version.version))
@@ -234,6 +234,11 @@ class StudyLog:
     def _versions(self, name: str, tags: Mapping[str, str]) -> list[Any]:
         found = self._client.search_model_versions(f"name = '{name}'")
         return [one for one in found if tags.items() <= one.tags.items()]
+
+
+def content_uri(md5: str) -> str:
+    """Return the address of a content; its path must be absolute, or MLflow's server takes no model from there."""
+    return f"dvc:///{md5}"
 
 
 def _points(rows: Sequence[Mapping[str, float]]) -> list[tuple[str, int, float]]:
@@ -260,6 +265,6 @@ def _dataset(edge: Edge) -> Any:
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     dataset = Dataset(
-        name=edge.path, digest=edge.md5[:36], source_type="dvc", source=f"dvc://{edge.md5}"
+        name=edge.path, digest=edge.md5[:36], source_type="dvc", source=content_uri(edge.md5)
     )
     return DatasetInput(dataset, tags=[InputTag("mlflow.data.context", edge.context)])

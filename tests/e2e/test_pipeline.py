@@ -147,7 +147,7 @@ def test_a_model_leads_back_to_its_sources(smoke: Path) -> None:
         if tag.startswith("out.")
     }
     version = client.get_model_version_by_alias("afm-mhqa-smoke", "rl")
-    frontier = [version.source.removeprefix("dvc://")]
+    frontier = [version.source.removeprefix("dvc:///")]
     seen: set[str] = set()
     while frontier:
         run = makers.get(frontier.pop())

@@ -50,7 +50,7 @@ def curve(root: Path, identity: str = ID) -> tuple[str, list[tuple[int, float]]]
         [experiment.experiment_id], f"tags.`afm.identity` = '{identity}'", max_results=10
     )
     history = client.get_metric_history(run.info.run_id, "steps/loss")
-    return run.info.status, [(metric.step, metric.value) for metric in history]
+    return run.info.status, sorted((metric.step, metric.value) for metric in history)
 
 
 def record_of(root: Path, steps: Path) -> str:

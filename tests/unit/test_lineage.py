@@ -127,7 +127,7 @@ def test_sync_logs_once_and_registers_the_model(checkout: Path) -> None:
     contexts = {item.dataset.digest: item.tags[0].value for item in run.inputs.dataset_inputs}
     assert contexts == {BASE: "input", MODEL: "output"}
     version = lineage._client(checkout).get_model_version_by_alias("afm-mhqa-tiny", "sft")
-    assert version.source == f"dvc://{MODEL}"
+    assert version.source == f"dvc:///{MODEL}"
 
 
 def judge(root: Path, *, rl_wins: bool, rl: str = RL, at: float = 300.0) -> None:
@@ -166,7 +166,7 @@ def champion(root: Path) -> str:
 def test_the_gate_names_the_champion(checkout: Path, rl_wins: bool, model: str) -> None:
     judge(checkout, rl_wins=rl_wins)
     assert lineage.sync(checkout) == 5
-    assert champion(checkout) == f"dvc://{model}"
+    assert champion(checkout) == f"dvc:///{model}"
 
 
 def test_an_alias_leads_to_its_model_and_all_that_led_there(checkout: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_model_that_no_score_has_judged_is_no_champion(checkout: Path) -> None
     newer = record("dapo", identity="newer", outs={"data/models/rl/mhqa-tiny": "9" * 32 + ".dir"})
     write_record(checkout / ".lineage", newer)
     lineage.sync(checkout)
-    assert champion(checkout) == f"dvc://{RL}"
+    assert champion(checkout) == f"dvc:///{RL}"
 
 
 @pytest.mark.parametrize("lost", ["dapo-r", "eval-rl-r"])
@@ -202,7 +202,7 @@ def test_a_score_whose_model_has_no_record_is_a_warning(
     )
     judge(checkout, rl_wins=True)
     assert lineage.sync(checkout) == 1
-    assert champion(checkout) == f"dvc://{RL}"
+    assert champion(checkout) == f"dvc:///{RL}"
 
 
 def test_a_lost_curve_is_told_once_with_cell_and_path(
