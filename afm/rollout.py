@@ -171,8 +171,7 @@ async def rollout(
 ) -> Trajectory:
     """Let a policy answer a query with tools.
 
-    A failure of a tool, the sandbox or the endpoint gives a trajectory with `StopReason.FAILED` and
-    what failed; the text up to there is kept. Nothing else is caught.
+    Failures of tools, sandbox and endpoint give `StopReason.FAILED` with the text up to there; no others are caught.
 
     Raises:
         UserError: the toolbox lacks a tool of the agent.

@@ -103,10 +103,7 @@ def open_server(
     """
     interpreter = serve_python(python)
     build = find_build(interpreter)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    copy = log.resolve().with_name(f"{log.stem}-served")
-    temporary = Path(tempfile.mkdtemp(prefix="afm-serve-"))
-    try:
+    with _folders(log) as (temporary, copy):
         folder = served_folder(resolve_model(model).resolve(), copy)
         command = server_command(
             interpreter, folder, params, build=build, dev=dev, host=listening.host
@@ -119,6 +116,16 @@ def open_server(
             yield server
         finally:
             _stop(server)
+
+
+@contextmanager
+def _folders(log: Path) -> Iterator[tuple[Path, Path]]:
+    """A temporary folder, and the place of an untied copy beside the log; both are gone afterwards."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    copy = log.resolve().with_name(f"{log.stem}-served")
+    temporary = Path(tempfile.mkdtemp(prefix="afm-serve-"))
+    try:
+        yield temporary, copy
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(copy, ignore_errors=True)

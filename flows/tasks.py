@@ -118,17 +118,7 @@ def run_cell(
         CellLeft: `stop` was asked without.
     """
     stop = stop or Stop()
-    process = subprocess.Popen(
-        guarded(dvc_command(cell, force=force)),
-        cwd=root,
-        env=stage_environment(os.environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    process = _start(root, guarded(dvc_command(cell, force=force)))
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     try:
         for line in _lines(process, is_cancelled, stop):
@@ -142,6 +132,20 @@ def run_cell(
     if code != 0:
         message = f"{cell} failed: {_reason(list(tail), cell, code)}"
         raise CellFailed(message, tail, _outcome(tail))
+
+
+def _start(root: Path, command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        cwd=root,
+        env=stage_environment(os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
 
 
 def _lines(

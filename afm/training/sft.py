@@ -80,12 +80,7 @@ def train(
     from afm.training.device import deterministic
     from afm.training.trainer import Trainer
 
-    if ranks.size > 1 and params.matrix_lr is not None:
-        raise UserError(
-            f"sft.matrix_lr is {params.matrix_lr}: Muon needs whole matrices, and {ranks.size} ranks hold shards; "
-            "set it to null, or give the scale's `cluster` block 1 node and at most 1 GPU"
-        )
-
+    _require_whole_matrices(params, ranks)
     order = make_order(len(data.examples), params)
     with deterministic(derived_seed(params.seed, "sft")):
         trainer = Trainer(
@@ -100,6 +95,14 @@ def train(
             ranks=ranks,
         )
         trainer.run(checkpoint_steps=params.checkpoint_steps)
+
+
+def _require_whole_matrices(params: SftParams, ranks: Ranks) -> None:
+    if ranks.size > 1 and params.matrix_lr is not None:
+        raise UserError(
+            f"sft.matrix_lr is {params.matrix_lr}: Muon needs whole matrices, and {ranks.size} ranks hold shards; "
+            "set it to null, or give the scale's `cluster` block 1 node and at most 1 GPU"
+        )
 
 
 def make_order(num_examples: int, params: SftParams) -> Order:

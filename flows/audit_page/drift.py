@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from afm.errors import UserError
 from afm.report.page import PageSection
 from afm.report.tables import Table
 
@@ -114,7 +115,11 @@ def settings(
 
 
 def markdown_rows(text: str) -> Iterator[Row]:
-    """Yield the rows of all tables of a Markdown text, by column."""
+    """Yield the rows of all tables of a Markdown text, by column.
+
+    Raises:
+        UserError: a row has more or fewer cells than its table's head.
+    """
     head: list[str] = []
     for line in text.splitlines():
         if not line.startswith("|"):
@@ -124,7 +129,9 @@ def markdown_rows(text: str) -> Iterator[Row]:
         if not head:
             head = cells
         elif set("".join(cells)) - set("-: "):
-            yield dict(zip(head, cells, strict=False))
+            if len(cells) != len(head):
+                raise UserError(f"{len(cells)} cells under a head of {len(head)}: {line}")
+            yield dict(zip(head, cells, strict=True))
 
 
 def _by_scale(

@@ -13,6 +13,7 @@ import yaml
 from afm.params.reading import cut, read_tree
 from afm.params.root import Params, read_params
 from afm.params.scales import AgentSection
+from flows.audit_page.drift import Row, markdown_rows
 from tests.support.toy import REPO
 
 MAP = REPO / "docs" / "paper-to-code.md"
@@ -29,8 +30,6 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SOURCE = re.compile(r"\b(?:paper|script|ours|DAPO)\b")
 PACKAGES = ("afm", "stages", "flows")
 
-Row = dict[str, str]
-
 
 def params() -> Params:
     return read_params(REPO / "params.yaml")
@@ -43,18 +42,7 @@ def tree() -> dict[str, Any]:
 
 def rows(path: Path, *wanted: str) -> list[Row]:
     """Return the rows of all tables of a document that have the wanted columns."""
-    found: list[Row] = []
-    head: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("|"):
-            head = []
-            continue
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if not head:
-            head = cells
-        elif set("".join(cells)) - set("-: "):
-            assert len(cells) == len(head), f"{path.name}: {line}"
-            found.append(dict(zip(head, cells, strict=True)))
+    found = markdown_rows(path.read_text(encoding="utf-8"))
     return [row for row in found if set(wanted) <= row.keys()]
 
 

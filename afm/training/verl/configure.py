@@ -32,7 +32,6 @@ def compose(
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from omegaconf import OmegaConf
-    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
     from verl.utils.config import validate_config
 
     agent_loops_file(run).write_text(yaml.safe_dump(loop_config(run)), encoding="utf-8")
@@ -44,12 +43,21 @@ def compose(
     OmegaConf.set_struct(defaults, False)
     config = OmegaConf.merge(defaults, settings(run, device=device, devices=devices))
     config.trainer.nnodes = nodes
-    environment = OmegaConf.create({"runtime_env": get_ppo_ray_runtime_env(config)})
-    # What a node has was said when it started, and Ray refuses to hear it again.
-    started = config.ray_kwargs.ray_init if joining is None else {"log_to_driver": True}
-    config.ray_kwargs.ray_init = OmegaConf.merge(environment, started)
-    if joining is not None:
-        config.ray_kwargs.ray_init.runtime_env.env_vars.update(joining)
+    config.ray_kwargs.ray_init = _ray_init(config, joining)
     validate_config(config=config, use_reference_policy=False, use_critic=False)
     OmegaConf.resolve(config)
     return config
+
+
+def _ray_init(config: Any, joining: Mapping[str, str] | None) -> Any:
+    """Return what Ray is started or joined with."""
+    from omegaconf import OmegaConf
+    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+
+    environment = OmegaConf.create({"runtime_env": get_ppo_ray_runtime_env(config)})
+    # What a node has was said when it started, and Ray refuses to hear it again.
+    started = config.ray_kwargs.ray_init if joining is None else {"log_to_driver": True}
+    merged = OmegaConf.merge(environment, started)
+    if joining is not None:
+        merged.runtime_env.env_vars.update(joining)
+    return merged
