@@ -5,10 +5,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from afm.averages import mean, share
 from afm.efficiency import Cost, efficiency
 from afm.evaluation import CONTROLLED
 from afm.ids import derived_seed
-from afm.metrics import Estimate, avg_at_k, bootstrap_mean, mean, paired_bootstrap, pass_at_k, share
+from afm.metrics import (
+    Estimate,
+    avg_at_k,
+    bootstrap_mean,
+    paired_bootstrap,
+    pass_at_k,
+    query_means,
+)
 from afm.params.evaluation import ScoreParams
 from afm.scoring import PolicyScores, ScoreRow
 
@@ -25,7 +33,7 @@ class Bootstrap:
     def of_mean(self, scores: PolicyScores, name: str) -> Estimate:
         """Interval of avg@k: queries are resampled with all their samples."""
         return bootstrap_mean(
-            scores.means(),
+            query_means(scores.groups()),
             resamples=self.params.bootstrap_resamples,
             confidence=self.params.confidence,
             seed=derived_seed(self.params.seed, "bootstrap", name),
@@ -34,8 +42,8 @@ class Bootstrap:
     def of_difference(self, new: PolicyScores, old: PolicyScores, name: str) -> Estimate:
         """Interval of a difference of avg@k over the same queries."""
         return paired_bootstrap(
-            new.means(),
-            old.means(),
+            query_means(new.groups()),
+            query_means(old.groups()),
             resamples=self.params.bootstrap_resamples,
             confidence=self.params.confidence,
             seed=derived_seed(self.params.seed, "bootstrap", name),

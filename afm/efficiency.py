@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from afm.metrics import mean, share
+from afm.averages import mean, share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,19 +5,23 @@ spell one, and a tokenizer may know special tokens that its model has no embeddi
 `<|endoftext|>` to every tokenizer of a Qwen2). In data both are plain text.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from afm.errors import UserError
 
-IntArray = NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    IntArray = NDArray[np.int64]
+
 _PROBE = "afm probe"
 
 
@@ -167,4 +171,6 @@ def _copy(tokenizer: Any) -> Any:
 
 
 def _array(offsets: Sequence[tuple[int, int]]) -> IntArray:
+    import numpy as np
+
     return np.array(offsets, int).reshape(-1, 2)

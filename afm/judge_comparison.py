@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from afm.averages import mean
 from afm.errors import UserError
-from afm.metrics import mean
 from afm.scoring import ScoreRow
 from afm.types import Query, Row
 

@@ -4,17 +4,23 @@ Encoding author by author would split or join tokens at the seams; searching for
 that merged with their neighbours (as in the official masker). Offsets do neither.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from afm.encoding import IntArray, Prompt, encode
+from afm.encoding import Prompt, encode
 from afm.errors import UserError
 from afm.tags import joined
 from afm.types import Segment
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from afm.encoding import IntArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from afm.averages import mean
+
 Floats = NDArray[np.float64]
 
 BLOCK = 1 << 21
@@ -20,17 +22,6 @@ class Estimate:
     mean: float
     low: float
     high: float
-
-
-def mean(values: ArrayLike) -> float:
-    """Return the mean of `values`, NaN when there are none."""
-    array = np.asarray(values, dtype=np.float64)
-    return float(array.mean()) if array.size else math.nan
-
-
-def share(count: float, total: float) -> float:
-    """Return count / total, NaN when `total` is 0."""
-    return count / total if total else math.nan
 
 
 def query_means(groups: Sequence[Sequence[float]]) -> Floats:

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from afm.errors import JudgeError, UserError
 from afm.evaluation import GREEDY, is_control
-from afm.metrics import Floats, query_means
 from afm.params.agents import AgentParams
 from afm.params.tools import SandboxParams
 from afm.rewards import Judge, is_well_formed, score_trajectory
@@ -120,10 +119,6 @@ class PolicyScores:
             assert row.score is not None
             found[row.query_id].append(row.score)
         return [found[query_id] for query_id in self.query_ids]
-
-    def means(self) -> Floats:
-        """Mean score of each query, `[Q]`, in the order of `query_ids`."""
-        return query_means(self.groups())
 
 
 def check_verdicts(rows: Sequence[ScoreRow], max_unjudged_share: float) -> None:

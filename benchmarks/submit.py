@@ -1,11 +1,13 @@
 """What bin/submit costs beside its stage, and what planning costs: one JSON line per figure.
 
-CPU of submit's own process, interpreter and imports included, for a stage of a toy checkout that does nothing: on this
-machine, and as a Job on the API double. Planning is the whole `afm run --dry-run` for three agents at three scales.
+CPU of submit's own process, interpreter and imports included: for each cell of a real run at scale `smoke` on this
+machine, which takes five minutes, and for a stage of a toy checkout that does nothing, on this machine and as a Job on
+the API double. Planning is the whole `afm run --dry-run` for three agents at three scales.
 """
 
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -15,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks._figures import Figure, at_most, print_figures
-from flows.copies import make_copy
+from flows.copies import SMOKE, make_copy
+from flows.dag import read_plan
 from tests.support.cluster import Cluster
 from tests.support.cluster_toy import ClusterToy, config
 from tests.support.toy import Toy
@@ -35,21 +38,33 @@ finally:
 """An interpreter that says what `-m MODULE ...` used."""
 
 
+class Timer:
+    """An interpreter that notes what submit used."""
+
+    def __init__(self, folder: Path, python: Path) -> None:
+        self.path, self._usage = folder / "timed", folder / "usage.json"
+        self.path.write_text(TIMED.format(python=python, path=str(self._usage)))
+        self.path.chmod(0o755)
+
+    def read(self) -> tuple[float, float]:
+        """Return what the last submit used itself, and what its children used [CPU s]."""
+        own, children = json.loads(self._usage.read_text())
+        self._usage.unlink()
+        return own, children
+
+
 def submit_cpu(toy: Toy, *, children: bool) -> float:
     """Return the CPU that one submit with a new identity takes [s], the median of some; `children`: with git's."""
-    timed, usage = toy.root.parent / "timed", toy.root.parent / "usage.json"
-    timed.write_text(TIMED.format(python=toy.python, path=str(usage)))
-    timed.chmod(0o755)
+    timer = Timer(toy.root.parent, toy.python)
     used = []
     for number in range(NUM_RUNS):
         toy.set_rows(number + 1)
         toy.commit()
-        toy.extra["AFM_PYTHON"] = str(timed)
+        toy.extra["AFM_PYTHON"] = str(timer.path)
         output, _ = toy.submit().communicate(timeout=120)
-        seconds = json.loads(usage.read_text())
-        usage.unlink()
         assert "starting" in output, output
-        used.append(sum(seconds) if children else seconds[0])
+        own, others = timer.read()
+        used.append(own + others if children else own)
     return statistics.median(used)
 
 
@@ -62,6 +77,19 @@ def submits(folder: Path) -> Iterator[Figure]:
         toy = ClusterToy(folder / "shared", cluster, num_rows=1)
         toy.git_and_dvc()
         yield at_most("submit_cpu_kubernetes", submit_cpu(toy, children=True), 1.5, "s")
+
+
+def real_stages(root: Path, folder: Path) -> Iterator[Figure]:
+    """Run the pipeline at scale `smoke` cell by cell and measure each submit."""
+    copy = folder / "smoke"
+    make_copy(root, copy, SMOKE)
+    timer = Timer(folder, copy / ".venv" / "bin" / "python")
+    environment = {**os.environ, "AFM_PYTHON": str(timer.path), "AFM_LINEAGE": "0"}
+    for cell in read_plan(copy).cells:
+        words = shlex.split(cell.command)
+        done = subprocess.run(words, cwd=copy, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield at_most(f"submit_cpu[{cell.name}]", timer.read()[0], 0.5, "s")
 
 
 def planning(root: Path, folder: Path) -> Figure:
@@ -87,6 +115,7 @@ def figures(root: Path) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as name:
         yield planning(root, Path(name))
         yield from submits(Path(name))
+        yield from real_stages(root, Path(name))
 
 
 if __name__ == "__main__":

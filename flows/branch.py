@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from afm.errors import UserError
+from afm.plain_yaml import parse_yaml
 from flows.commands._dvc import dvc
 from flows.git import git, git_output, require_clean
 from flows.lock_file import LOCK
@@ -158,7 +159,7 @@ def _whole(root: Path, cell: str | None) -> dict[str, Any]:
     deadline = time.monotonic() + READ_S
     while True:
         try:
-            tree = yaml.safe_load((root / LOCK).read_text(encoding="utf-8"))
+            tree = parse_yaml((root / LOCK).read_text(encoding="utf-8"))
             if cell is None or cell in tree["stages"]:
                 return {**tree, "stages": dict(tree["stages"])}
         except (OSError, yaml.YAMLError, TypeError, KeyError):

@@ -18,6 +18,7 @@ import psutil
 import yaml
 
 from afm.jsonl import write_text
+from afm.plain_yaml import parse_yaml
 from flows.executors.processes import is_alive
 from flows.lock_file import LOCK
 
@@ -79,7 +80,7 @@ def _mend_lock_file(path: Path) -> str | None:
 def _is_whole(text: str) -> bool:
     """Tell whether DVC can read it; it also refuses an entry that broke off where the rest is YAML."""
     try:
-        tree = yaml.load(text, _Loader)
+        tree = parse_yaml(text)
     except yaml.YAMLError:
         return False
     if not isinstance(tree, dict) or not isinstance(tree.get("schema"), str):
@@ -191,6 +192,3 @@ def _detach() -> None:
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     os.closerange(3, MAX_DESCRIPTORS)
-
-
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from afm.errors import UserError
-from afm.jsonl import write_text
+from flows.memory import Memory
 
 REMEMBER_BYTES = 1 << 20
 """Files from this size on are remembered; md5 runs at 0.6 GB/s, a smaller file costs less than its entry."""
@@ -20,9 +20,7 @@ class Hasher:
 
     def __init__(self, memory: Path) -> None:
         """Use `memory` as the file of remembered hashes."""
-        self._memory = memory
-        self._known: dict[str, list[str | int]] | None = None
-        self._grew = False
+        self._memory = Memory(memory)
 
     def md5(self, path: Path) -> str:
         """Return the md5 of a file, or of a folder's listing with `.dir` at the end.
@@ -45,9 +43,8 @@ class Hasher:
         }
 
     def save(self) -> None:
-        """Keep what was computed; a concurrent writer's entries may be lost, never wrong."""
-        if self._grew:
-            write_text(self._memory, json.dumps(self._known))
+        """Keep what was computed."""
+        self._memory.save()
 
     def _file(self, path: Path) -> str:
         state = path.stat()
@@ -57,20 +54,11 @@ class Hasher:
         # network filesystem differs from pod to pod.
         key = str(state.st_ino)
         mark = [state.st_size, state.st_mtime_ns]
-        known = self._load().get(key)
+        known: list[str | int] | None = self._memory.get(key)
         if known is None or known[1:] != mark:
             known = [file_md5(path), *mark]
-            self._load()[key] = known
-            self._grew = True
+            self._memory[key] = known
         return str(known[0])
-
-    def _load(self) -> dict[str, list[str | int]]:
-        if self._known is None:
-            try:
-                self._known = dict(json.loads(self._memory.read_text(encoding="utf-8")))
-            except (FileNotFoundError, json.JSONDecodeError):
-                self._known = {}
-        return self._known
 
 
 def file_md5(path: Path) -> str:

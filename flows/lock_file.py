@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
+from afm.plain_yaml import parse_yaml
 
 LOCK = "dvc.lock"
 
@@ -13,6 +13,6 @@ def read_lock(root: Path) -> dict[str, Any]:
     path = root / LOCK
     if not path.exists():
         return {}
-    lock = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    lock = parse_yaml(path.read_text(encoding="utf-8")) or {}
     entries: dict[str, Any] = lock.get("stages", {})
     return entries

@@ -19,6 +19,7 @@ from flows.identity import (
     params_tree,
     parse_request,
 )
+from flows.memory import Memory
 from flows.owner import Owner
 from flows.records import Record, read_record, write_record
 from flows.space import size_of
@@ -38,6 +39,7 @@ class Submission:
     request: Request
     ingredients: Ingredients
     hasher: Hasher
+    mentions: Memory
     store: Store
     executor: Executor
     owner: Owner
@@ -112,7 +114,7 @@ class Submission:
 
     def changes(self) -> list[str]:
         """Name what has changed since the identity was computed."""
-        now = _ingredients(self.request, self.workspace, self.hasher, self.executor)
+        now = _ingredients(self.request, self.workspace, self.hasher, self.executor, self.mentions)
         return differences(self.ingredients, now)
 
     def check_unchanged(self) -> None:
@@ -173,13 +175,16 @@ def prepare(words: Sequence[str]) -> Submission:
     hasher = Hasher(workspace.home / ".scratch" / "hashes.json")
     request = parse_request(words)
     executor = make_executor(os.environ)
-    parts = _ingredients(request, workspace, hasher, executor)
+    mentions = Memory(workspace.home / ".scratch" / "mentions.json")
+    parts = _ingredients(request, workspace, hasher, executor, mentions)
     hasher.save()
+    mentions.save()
     return Submission(
         workspace=workspace,
         request=request,
         ingredients=parts,
         hasher=hasher,
+        mentions=mentions,
         store=Store(workspace.results, hasher),
         executor=executor,
         owner=owner,
@@ -216,7 +221,11 @@ def _endpoints(root: Path, request: Request) -> tuple[NamedEndpoint, ...]:
 
 
 def _ingredients(
-    request: Request, workspace: Workspace, hasher: Hasher, executor: Executor
+    request: Request,
+    workspace: Workspace,
+    hasher: Hasher,
+    executor: Executor,
+    mentions: Memory,
 ) -> Ingredients:
     constraints = executor.constraints(request.stage.environment, workspace.home)
-    return ingredients(request, workspace.root, hasher, constraints)
+    return ingredients(request, workspace.root, hasher, constraints, mentions)

@@ -9,7 +9,6 @@ from afm.errors import UserError
 from afm.jsonl import read_rows, write_json
 from afm.model_files import load_tokenizer, resolve_model
 from afm.params.scales import BaseParams
-from afm.training import memorise
 from afm.training.base_model import make_base_model, tuned_card
 from afm.training.device import pick_device
 from afm.training.knowledge import (
@@ -84,6 +83,8 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
 def _memorise(
     params: BaseParams, origin: Path, inputs: Inputs, out: Path, context: Context
 ) -> dict[str, Any]:
+    from afm.training import memorise
+
     (chosen, others), (passages, left_out) = _facts(params, inputs), _passages(inputs)
     source = resolve_model(origin)
     tokenizer, model = load_tokenizer(source), load_model(source, pick_device("float32"))

@@ -7,12 +7,12 @@ from functools import partial as bind
 from pathlib import Path
 
 from afm.agents import stop_strings, user_message
+from afm.averages import mean
 from afm.chat import ModelClient
 from afm.errors import UserError
 from afm.evaluation import Donors, FailureLimit, Key, PartialRecords, in_order, is_control, plan
 from afm.evaluator import Evaluator
 from afm.jsonl import read_rows, write_json, write_rows
-from afm.metrics import mean
 from afm.model_files import load_tokenizer, resolve_model
 from afm.params.agents import AgentParams
 from afm.params.backends import ToolsParams

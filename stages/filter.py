@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from afm.averages import mean
 from afm.errors import UserError
 from afm.filters import KNOBS, Candidate, FilterContext, answers_to_judge, decide, measure, reasons
 from afm.jsonl import read_rows, write_json, write_rows
 from afm.judging import judge_or_none, open_bench
-from afm.metrics import mean
 from afm.params.agents import AgentParams
 from afm.params.filter import FilterParams
 from afm.params.judge import AskingParams, JudgeModel

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from afm.comparison import gate, summarise
 from afm.errors import UserError
 from afm.evaluation import SHUFFLED
 from afm.jsonl import read_rows, write_json, write_rows
@@ -74,6 +73,8 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
         UserError: records of the wrong policy, of unknown queries, over differing queries, or
             with too few verdicts; or a judge that agrees with too little of the gold set.
     """
+    from afm.comparison import gate, summarise
+
     queries = {query.query_id: query for query in read_rows(inputs.queries / "eval.jsonl", Query)}
     records = {
         name: read_records(getattr(inputs, name), name, queries) for name in (*MODELS, "teacher")

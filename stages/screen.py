@@ -6,13 +6,13 @@ from functools import partial as bind
 from pathlib import Path
 
 from afm.agents import stop_strings, user_message
+from afm.averages import mean, share
 from afm.chat import Completion, ModelClient, Sampling
 from afm.endpoint_client import read_endpoint, with_endpoint
 from afm.errors import UserError
 from afm.ids import derived_seed
 from afm.jobs import run_many
 from afm.jsonl import read_rows, write_json, write_rows
-from afm.metrics import mean, share
 from afm.model_files import load_tokenizer, resolve_model
 from afm.params.agents import AgentParams
 from afm.params.endpoints import EndpointModel

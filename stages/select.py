@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from afm.averages import share
 from afm.errors import UserError
 from afm.jsonl import read_rows, write_json, write_rows
-from afm.metrics import share
 from afm.params.screening import SelectParams
 from afm.screening import REASONS, PassRate, select_queries
 from afm.types import LedgerRow, Query, Trajectory

@@ -2,24 +2,21 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from afm.jsonl import read_rows, write_json, write_text
 from afm.model_files import load_tokenizer, resolve_model
 from afm.params.agents import AgentParams
 from afm.params.scales import PromptStyle, SftParams
-from afm.training import sft
 from afm.training.device import pick_device
-from afm.training.model_folder import (
-    folder_hash,
-    load_model,
-    save_model,
-)
+from afm.training.model_folder import folder_hash, load_model, save_model
 from afm.training.ranks import Ranks, joined
 from afm.training.record import read_steps
-from afm.training.sft_data import SftData, sft_data, show_example
 from afm.types import Trajectory
 from stages._stage import Context, Stage, main
+
+if TYPE_CHECKING:
+    from afm.training.sft_data import SftData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +65,9 @@ def _run(
     ranks: Ranks,
 ) -> None:
     """Every rank does the same, but the first one alone speaks and writes."""
+    from afm.training import sft
+    from afm.training.sft_data import sft_data, show_example
+
     settings = params.sft.for_agent(context.agent)
     folder, digest = resolve_model(inputs.model), ranks.first(lambda: folder_hash(inputs.model))
     tokenizer = load_tokenizer(folder)
@@ -98,7 +98,7 @@ def _run(
         write_json(outputs.metrics, sft.metrics(data, settings, read_steps(context.steps)))
 
 
-def _card(data: SftData, source: str, context: Context) -> str:
+def _card(data: "SftData", source: str, context: Context) -> str:
     return (
         f"# SFT model, agent {context.agent}, scale {context.scale}\n\n"
         f"Fine-tuned on {len(data.examples)} trajectories "

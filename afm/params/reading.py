@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from afm.errors import UserError
 from afm.params._model import Section
+from afm.plain_yaml import parse_yaml
 
 SectionT = TypeVar("SectionT", bound=Section)
 
@@ -15,7 +16,7 @@ SectionT = TypeVar("SectionT", bound=Section)
 def read_tree(path: Path) -> dict[str, Any]:
     """Read a YAML file as plain data."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"no such params file: {path}") from error
     except yaml.YAMLError as error:

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from afm.averages import share
 from afm.errors import UserError
-from afm.metrics import share
 from afm.progress import Progress
 from afm.rewards.gold_pairs import GoldPair, read_pairs
 from afm.rewards.llm_judge import Judgements, LlmJudge, judge_each

@@ -5,8 +5,6 @@ import os
 from functools import lru_cache
 
 from afm.sandbox.base import Outcome, OutcomeKind, Sandbox
-from afm.sandbox.client import RemoteSandbox
-from afm.sandbox.pool import open_pool
 
 __all__ = ["Outcome", "OutcomeKind", "Sandbox", "open_sandbox"]
 
@@ -29,6 +27,9 @@ def open_sandbox(*, unsafe: bool = False) -> Sandbox:
 
 @lru_cache(maxsize=4)
 def _open(_pid: int, url: str, unsafe: bool) -> Sandbox:
+    from afm.sandbox.client import RemoteSandbox
+    from afm.sandbox.pool import open_pool
+
     if url:
         remote = RemoteSandbox(url)
         remote.check()

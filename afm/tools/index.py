@@ -7,8 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from afm.errors import UserError
 from afm.jsonl import read_rows, write_rows
 from afm.tools.base import Passage
@@ -79,6 +77,8 @@ class Index:
         known = [word for word in words(query) if word in self._bm25.vocab_dict]
         if not known:
             return []
+        import numpy as np
+
         scores = self._bm25.get_scores(known)
         best = np.argsort(-scores, kind="stable")[:top_k]
         return [(self.passages[i], float(scores[i])) for i in best if scores[i] > 0]

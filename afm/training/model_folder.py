@@ -9,9 +9,7 @@ from typing import Any
 from afm.errors import UserError
 from afm.model_files import MANIFEST
 from afm.training.device import check_memory
-from afm.training.packing import register_attention
 from afm.training.ranks import current_ranks
-from afm.training.sharded import load_sharded, whole_weights
 
 _WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.gguf")
 _NOT_CARRIED = (*_WEIGHT_FILES, "config.json", "README.md", "recipe.json", MANIFEST)
@@ -44,6 +42,9 @@ def load_model(folder: Path, device: Any) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from afm.training.packing import register_attention
+    from afm.training.sharded import load_sharded
+
     ranks = current_ranks()
     check_memory(count_parameters(folder), device, ranks.size)
     if ranks.size > 1:
@@ -69,6 +70,8 @@ def save_model(model: Any, out: Path, *, tokenizer_from: Path, card: str, dtype:
         dtype: `float32` or `bfloat16`.
     """
     import torch
+
+    from afm.training.sharded import whole_weights
 
     ranks = current_ranks()
     model.to(getattr(torch, dtype))

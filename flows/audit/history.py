@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from afm.plain_yaml import parse_yaml
 from flows.audit.runs import Run, run_of_record
 from flows.git import git_output
 from flows.lock_file import LOCK
@@ -107,7 +108,7 @@ def split_entries(content: bytes) -> Mapping[str, str]:
 def parse_entry(text: str) -> tuple[str, Mapping[str, Any]] | None:
     """Return cell and entry; None where it was cut short."""
     try:
-        ((cell, entry),) = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)).items()
+        ((cell, entry),) = parse_yaml(text).items()
     except (yaml.YAMLError, AttributeError, ValueError):
         return None
     is_whole = isinstance(entry, dict) and entry.get("cmd") and entry.get("outs")

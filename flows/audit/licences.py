@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import yaml
+from afm.plain_yaml import parse_yaml
 
 Terms = Literal["permissive", "attribution", "share-alike", "non-commercial", "unknown"]
 
@@ -91,5 +91,5 @@ def of_readme(text: str) -> str | None:
     parts = text.split("---\n", 2)
     if len(parts) < 3 or parts[0].strip():
         return None
-    fields: Any = yaml.safe_load(parts[1])
+    fields: Any = parse_yaml(parts[1])
     return str(fields["license"]) if isinstance(fields, dict) and fields.get("license") else None

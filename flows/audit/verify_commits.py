@@ -5,6 +5,7 @@ from typing import Any
 
 import yaml
 
+from afm.plain_yaml import parse_yaml
 from flows.audit.details import flatten
 from flows.audit.evidence import Evidence, Finding
 from flows.audit.runs import Run
@@ -83,7 +84,7 @@ def _code(evidence: Evidence, record: Record, files: Mapping[str, str]) -> Itera
 def _params(body: bytes, record: Record) -> Iterator[str]:
     """Name the params of a run that a params.yaml has otherwise, or that it has not."""
     try:
-        tree: Any = yaml.load(body, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+        tree: Any = parse_yaml(body) or {}
     except yaml.YAMLError:
         yield f"{PARAMS}: no YAML"
         return

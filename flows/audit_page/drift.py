@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from afm.errors import UserError
+from afm.plain_yaml import parse_yaml
 from afm.report.page import PageSection
 from afm.report.tables import Table
 
@@ -176,7 +177,7 @@ def _setting(
         key=key,
         of=of,
         used=_shown(used),
-        changed_from=known if known and yaml.safe_load(known) != _plain(used) else None,
+        changed_from=known if known and parse_yaml(known) != _plain(used) else None,
         paper=plain_text(paper),
         script=plain_text(row["Official script"]),
         verdict=compare(used, paper, scale),
@@ -226,7 +227,7 @@ def _plain(value: Any) -> Any:
             + (f" after step {stage['from_step']}" if stage.get("from_step") else "")
             for stage in value
         ]
-        return yaml.safe_load("; ".join(stages))
+        return parse_yaml("; ".join(stages))
     return value
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
+from afm.plain_yaml import parse_yaml
 from flows.doctor.finding import Finding, Site, hidden, ok, problem, warning
 from flows.tracking import tracking_uri
 
@@ -47,7 +46,7 @@ def _prefect(site: Site) -> Iterator[Finding]:
 
 
 def _deployments(site: Site, client: "SyncPrefectClient") -> Finding:
-    file = yaml.safe_load((site.root / "prefect.yaml").read_text(encoding="utf-8"))
+    file = parse_yaml((site.root / "prefect.yaml").read_text(encoding="utf-8"))
     wanted = {one["name"] for one in file["deployments"]}
     lacking = sorted(wanted - {one.name for one in client.read_deployments()})
     if lacking:

@@ -19,6 +19,7 @@ from flows.executors.processes import MARK_VARIABLE, end_job, end_members, is_al
 from stages._stage import EXIT_FILE, LOCK_VARIABLE, Environment
 
 POLL_S = 0.1
+LONGEST_POLL_S = 1.0
 CANCELLED = "cancelled"
 """File in scratch: the attempt was ended on purpose."""
 
@@ -84,10 +85,10 @@ class LocalExecutor:
         self._echo = Echo(job.log, from_start=True)
         try:
             process = _start(job, lock)
-            while process.poll() is None:
+            began = time.monotonic()
+            while not _ends_within(process, _pause(time.monotonic() - began)):
                 self._echo.step()
                 tick()
-                time.sleep(POLL_S)
         except KeyboardInterrupt:
             self.cancel(job)
             raise
@@ -133,6 +134,19 @@ def read_attempt(scratch: Path) -> Attempt | None:
         return Attempt.model_validate_json((scratch / "job.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValidationError):
         return None
+
+
+def _ends_within(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _pause(running_s: float) -> float:
+    """Return how long to look away from a stage [s]: a look costs a millisecond, and some stages run for days."""
+    return min(LONGEST_POLL_S, max(POLL_S, running_s / 50))
 
 
 def _mark_of(scratch: Path) -> str:

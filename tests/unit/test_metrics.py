@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from afm.averages import mean, share
 from afm.metrics import (
     avg_at_k,
     best_of_n,
     bootstrap_mean,
-    mean,
     paired_bootstrap,
     pass_at_k,
     query_means,
-    share,
 )
 
 
@@ -67,6 +66,15 @@ def test_empty_is_nan_never_zero():
     assert math.isnan(avg_at_k([[], []]))
     assert math.isnan(best_of_n([], []))
     assert math.isnan(bootstrap_mean([], resamples=10, confidence=0.9, seed=1).mean)
+
+
+@given(st.lists(st.floats(-1e6, 1e6)), st.randoms())
+def test_a_mean_does_not_depend_on_order(values, random):
+    shuffled = random.sample(values, len(values))
+    assert mean(values) == pytest.approx(
+        float(np.mean(values)) if values else math.nan, nan_ok=True
+    )
+    assert mean(shuffled) == mean(values) or not values
 
 
 def test_best_of_n_follows_the_chooser_and_takes_the_first_of_equals():

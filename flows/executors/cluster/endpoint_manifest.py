@@ -5,11 +5,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from afm.errors import UserError
 from afm.ids import content_id
 from afm.params.endpoints import EndpointServe
+from afm.plain_yaml import parse_yaml
 from flows.environment import pod_environment
 from flows.executors import Job, NamedEndpoint
 from flows.executors.cluster.manifest import QUEUE
@@ -76,7 +75,7 @@ def endpoint_job(endpoint: NamedEndpoint, job: Job, settings: Settings, root: Pa
     Raises:
         UserError: the workspace does not lie on the shared filesystem.
     """
-    manifest: Object = copy.deepcopy(yaml.safe_load((root / TEMPLATE).read_text()))
+    manifest: Object = copy.deepcopy(parse_yaml((root / TEMPLATE).read_text()))
     name, serve = endpoint_name(endpoint, settings), served(endpoint)
     queue = {QUEUE: settings.queue} if settings.queue else {}
     manifest["metadata"]["name"] = name

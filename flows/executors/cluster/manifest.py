@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from afm.errors import UserError
+from afm.plain_yaml import parse_yaml
 from flows.executors import ClusterNeeds, Job
 from flows.executors.cluster.pods import Part, fill_pod, mounts, resources, shared_mount, variables
 from flows.executors.cluster.settings import Profile, Settings
@@ -81,7 +80,7 @@ def stage_job(
         UserError: the workspace does not lie on the shared filesystem.
     """
     needs = needs_of(job, settings)
-    manifest: Object = copy.deepcopy(yaml.safe_load((root / TEMPLATE).read_text()))
+    manifest: Object = copy.deepcopy(parse_yaml((root / TEMPLATE).read_text()))
     manifest["metadata"]["name"] = job_name(job)
     labels = _labels(job)
     manifest["metadata"]["labels"] |= labels | ({QUEUE: settings.queue} if settings.queue else {})

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from afm.errors import UserError
+from afm.plain_yaml import parse_yaml
 from stages._stage import Environment
 
 PROFILES = Path("k8s") / "profiles.yaml"
@@ -161,7 +162,7 @@ def read_settings(root: Path, environ: Mapping[str, str] = os.environ) -> Settin
 
 def _read_tree(path: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(
             f"no cluster settings: {path} does not exist; {VARIABLE} names another file"
