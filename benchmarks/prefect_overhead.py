@@ -109,10 +109,13 @@ def server() -> Iterator[None]:
 
 def figures(root: Path) -> Iterator[Figure]:
     """Yield every figure."""
-    yield planning(root)
+    plan = planning(root)
+    yield plan
     with server():
         yield no_op(root)
-        yield per_stage(root)
+        task = per_stage(root)
+    yield task
+    yield at_most("planning_and_prefect_per_stage", plan.value + task.value, 150, "ms")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ end. When its parent is gone, SIGKILL included, it does as if SIGTERM had come.
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -38,7 +39,11 @@ class Guard:
         self._parent = parent
         self._interrupts = self._passed = 0
         self._told = False
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        self._awake, alarm = os.pipe()
+        os.set_blocking(self._awake, False)
+        os.set_blocking(alarm, False)
+        signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, self._on_signal)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._child = subprocess.Popen(command, start_new_session=True, preexec_fn=_prepare_child)
@@ -52,7 +57,7 @@ class Guard:
         while self._child.poll() is None and not self._must_end():
             self._reap()
             self._pass_interrupts_on()
-            time.sleep(POLL_S)
+            self._sleep(POLL_S)
         if self._interrupts:
             self._wait_for_group(INTENT_GRACE_S, until=self._must_end)
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -67,8 +72,13 @@ class Guard:
     def _on_signal(self, number: int, _frame: object) -> None:
         if number == signal.SIGINT:
             self._interrupts += 1
-        else:
+        elif number != signal.SIGCHLD:
             self._told = True
+
+    def _sleep(self, seconds: float) -> None:
+        """Sleep until a signal arrives, the end of a child included; one that came since the last look counts."""
+        if select.select([self._awake], [], [], seconds)[0]:
+            os.read(self._awake, 4096)
 
     def _pass_interrupts_on(self) -> None:
         """Signals that arrive together count once: a second one means that there is no more time."""
@@ -80,7 +90,7 @@ class Guard:
         deadline = time.monotonic() + grace_s
         while self._signal_group(0) and time.monotonic() < deadline and not until():
             self._pass_interrupts_on()
-            time.sleep(POLL_S / 2)
+            self._sleep(POLL_S / 2)
 
     def _signal_group(self, number: int) -> bool:
         """Signal the group; False when it is empty."""
