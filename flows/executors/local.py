@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import subprocess
 import time
 import uuid
@@ -86,9 +87,10 @@ class LocalExecutor:
         try:
             process = _start(job, lock)
             began = time.monotonic()
-            while not _ends_within(process, _pause(time.monotonic() - began)):
-                self._echo.step()
-                tick()
+            with contextlib.closing(_End(process)) as end:
+                while not end.within(_pause(time.monotonic() - began)):
+                    self._echo.step()
+                    tick()
         except KeyboardInterrupt:
             self.cancel(job)
             raise
@@ -136,16 +138,37 @@ def read_attempt(scratch: Path) -> Attempt | None:
         return None
 
 
-def _ends_within(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+class _End:
+    """The end of a child, waited for without looking again and again where the system can tell."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+        self._descriptor = _open_pidfd(process.pid)
+
+    def within(self, seconds: float) -> bool:
+        """Wait for it; tell whether it came."""
+        if self._descriptor is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(seconds)
+        else:
+            poll = select.poll()
+            poll.register(self._descriptor, select.POLLIN)
+            poll.poll(seconds * 1000)
+        return self._process.poll() is not None
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+
+def _open_pidfd(pid: int) -> int | None:
+    """Return a descriptor that is readable once a child has ended; None where there is no such thing (not Linux)."""
+    return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
 
 
 def _pause(running_s: float) -> float:
-    """Return how long to look away from a stage [s]: a look costs a millisecond, and some stages run for days."""
+    """Return how long to look away from a stage [s]: looking costs, and some stages run for days."""
     return min(LONGEST_POLL_S, max(POLL_S, running_s / 50))
 
 
