@@ -12,7 +12,7 @@ from afm.params.reading import cut, parse_section, read_tree
 from afm.params.root import Params as AllParams
 from flows.hashing import Hasher
 from flows.memory import Memory
-from stages._closure import closure
+from stages._closure import code_hashes
 from stages._stage import Stage, cell_axes, flag, load_params, make_parser, path_fields
 
 
@@ -115,7 +115,7 @@ def ingredients(
         root: the checkout.
         hasher: computes md5.
         constraints: name of the constraints file; default the environment's own.
-        mentions: what files of code mention, from earlier calls; see `closure`.
+        mentions: what files of code mention, from earlier calls; see `code_hashes`.
 
     Raises:
         UserError: an input is missing, or params.yaml is wrong anywhere: better now than hours later in another stage.
@@ -130,10 +130,7 @@ def ingredients(
         stage=stage.name,
         axes=dict(request.axes),
         deps={name: _input_md5(hasher, name, root / at) for name, at in request.inputs.items()},
-        code={
-            name: hasher.md5(root / name)
-            for name in closure(root, f"stages.{stage.name}", mentions)
-        },
+        code=code_hashes(root, f"stages.{stage.name}", mentions),
         params={key: cut(tree, key, where=path.name) for key in keys},
         constraints=hasher.md5(root / "constraints" / f"{constraints or stage.environment}.txt"),
     )

@@ -20,7 +20,7 @@ from afm.plain_yaml import parse_yaml
 PACKAGES = ("afm", "stages")
 """Packages whose files count as code of a stage; all others are pinned by the environment's constraints."""
 _MODULE_NAME = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
-_OWN_CODE = Path(__file__).read_bytes()
+_OWN_MD5 = hashlib.md5(Path(__file__).read_bytes()).hexdigest()
 """What a file mentions is remembered by its content and by how that was read."""
 
 
@@ -38,47 +38,56 @@ Files = Callable[[str], Iterable[Path]]
 _SUBMIT = re.compile(r"bin/submit\s+(\w+)")
 
 
-def closure(
-    root: Path, module: str, known: MutableMapping[str, Mentions] | None = None
-) -> tuple[str, ...]:
+def closure(root: Path, module: str) -> tuple[str, ...]:
     """Return the files that `module` can load, relative to `root`, sorted.
 
     Imports count wherever they stand, inside functions too, and with them each package's `__init__`. So do module
     names and names of files beside the module that stand in string constants: registries load by name. Imports under
     `if TYPE_CHECKING` never run and do not count.
 
+    Raises:
+        UserError: the module does not exist, or a file is not Python.
+    """
+    return tuple(code_hashes(root, module))
+
+
+def code_hashes(
+    root: Path, module: str, known: MutableMapping[str, Mentions] | None = None
+) -> dict[str, str]:
+    """Return the md5 of each file of `closure`, of the very bytes that were looked through.
+
     Args:
         root: the checkout.
         module: dotted name.
-        known: what files of some content mention, by a hash of that content; it grows. Parsing is most of the work.
+        known: what files of some content mention; it grows. Parsing is most of the work.
 
     Raises:
-        UserError: the module does not exist, or a file is not Python.
+        UserError: as `closure`.
     """
     if _module_file(root, module) is None:
         raise UserError(f"no module {module} in {root}")
     files = cache(lambda name: tuple(_files(root, name)))
     known = {} if known is None else known
-    found: set[Path] = set()
+    found: dict[Path, str] = {}
     frontier = [*files(module)]
     while frontier:
         path = frontier.pop()
         if path not in found:
-            found.add(path)
-            frontier.extend(_references(root, path, files, known) if path.suffix == ".py" else ())
-    return tuple(sorted(path.relative_to(root).as_posix() for path in found))
+            source = path.read_bytes()
+            found[path] = hashlib.md5(source).hexdigest()
+            if path.suffix == ".py":
+                package = path.parent.relative_to(root).parts
+                key = f"{_OWN_MD5} {'.'.join(package)} {found[path]}"
+                if key not in known:
+                    known[key] = _mentions(source, path, package)
+                frontier.extend(_references(root, path, known[key], files))
+    return dict(sorted((path.relative_to(root).as_posix(), md5) for path, md5 in found.items()))
 
 
-def _references(
-    root: Path, path: Path, files: Files, known: MutableMapping[str, Mentions]
-) -> Iterator[Path]:
-    package, source = path.parent.relative_to(root).parts, path.read_bytes()
-    key = hashlib.md5(b"\0".join((_OWN_CODE, repr(package).encode(), source))).hexdigest()
-    if key not in known:
-        known[key] = _mentions(source, path, package)
-    for name in known[key]["names"]:
+def _references(root: Path, path: Path, mentions: Mentions, files: Files) -> Iterator[Path]:
+    for name in mentions["names"]:
         yield from files(name)
-    for text in known[key]["texts"]:
+    for text in mentions["texts"]:
         match = _MODULE_NAME.match(text)
         if match:
             yield from files(match.group())

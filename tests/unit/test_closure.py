@@ -1,11 +1,13 @@
 """The import closure: everything a stage can run, and nothing else."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
 from afm.errors import UserError
-from stages._closure import closure, stale_blocks, write
+from flows.memory import Memory
+from stages._closure import closure, code_hashes, stale_blocks, write
 
 FILES = {
     "afm/__init__.py": "",
@@ -64,6 +66,30 @@ def test_closure_follows_every_way_to_load_code(root: Path) -> None:
 def test_an_import_cycle_ends(root: Path) -> None:
     (root / "afm/level.py").write_text("import afm.a\n")
     assert "afm/level.py" in closure(root, "stages.x")
+
+
+def test_what_files_mention_is_remembered_by_their_content(root: Path) -> None:
+    known = Memory(root / "mentions.json")
+    before = code_hashes(root, "stages.x", known)
+    known.save()
+    known = Memory(root / "mentions.json")
+    count = len(known)
+    assert code_hashes(root, "stages.x", known) == before
+    assert len(known) == count > 5
+    (root / "afm/other.py").write_text("import afm.unused\n")
+    after = code_hashes(root, "stages.x", known)
+    assert after.keys() - before.keys() == {"afm/unused.py"}
+    assert before.keys() - after.keys() == {"afm/page.html", "afm/named.py"}
+    assert after["afm/other.py"] == hashlib.md5(b"import afm.unused\n").hexdigest()
+
+
+def test_equal_files_of_two_packages_import_their_own_siblings(root: Path) -> None:
+    (root / "afm/sub/__init__.py").write_text("")
+    for folder in ("afm/sub", "afm"):
+        (root / folder / "twin.py").write_text("from . import level\n")
+    (root / "afm/sub/level.py").write_text("")
+    (root / "stages/x.py").write_text("import afm.twin, afm.sub.twin\n")
+    assert {"afm/level.py", "afm/sub/level.py"} <= code_hashes(root, "stages.x", {}).keys()
 
 
 def test_what_is_not_there_or_not_python_is_named(root: Path) -> None:
