@@ -35,6 +35,7 @@ class Mentions(TypedDict):
 
 Files = Callable[[str], Iterable[Path]]
 """Finds the files of a dotted name."""
+_MENTIONING = {ast.Import, ast.ImportFrom, ast.Constant}
 _SUBMIT = re.compile(r"bin/submit\s+(\w+)")
 
 
@@ -101,29 +102,31 @@ def _mentions(source: bytes, path: Path, package: tuple[str, ...]) -> Mentions:
         raise UserError(f"{path}:{error.lineno}: not Python: {error.msg}") from error
     names: dict[str, None] = {}
     texts: dict[str, None] = {}
-    for node in _running_nodes(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
+    for node in _mentioning_nodes(tree):
+        if not isinstance(node, ast.Constant):
             names |= dict.fromkeys(_imported(node, package))
-        elif isinstance(node, ast.Constant) and _may_name(node.value):
+        elif _may_name(node.value):
             texts[node.value] = None
     return Mentions(names=list(names), texts=list(texts))
 
 
-def _running_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Walk a syntax tree without the branches that only a type checker takes.
+def _mentioning_nodes(tree: ast.AST) -> Iterator[Any]:
+    """Walk the imports and constants of a syntax tree without the branches that only a type checker takes.
 
-    By hand, since `ast.iter_child_nodes` takes twice as long.
+    By hand, since `ast.walk` takes three times as long.
     """
     frontier: list[Any] = [tree]
     while frontier:
         node = frontier.pop()
-        if isinstance(node, list):
+        kind = type(node)
+        if kind is list:
             frontier.extend(node)
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        elif kind in _MENTIONING:
+            yield node
+        elif kind is ast.If and "TYPE_CHECKING" in ast.unparse(node.test):
             frontier.extend(node.orelse)
         elif isinstance(node, ast.AST):
-            yield node
-            frontier.extend(vars(node).values())
+            frontier.extend([getattr(node, name, None) for name in node._fields])
 
 
 def _imported(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
