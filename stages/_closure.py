@@ -111,10 +111,7 @@ def _mentions(source: bytes, path: Path, package: tuple[str, ...]) -> Mentions:
 
 
 def _mentioning_nodes(tree: ast.AST) -> Iterator[Any]:
-    """Walk the imports and constants of a syntax tree without the branches that only a type checker takes.
-
-    By hand, since `ast.walk` takes three times as long.
-    """
+    """Walk the imports and constants of a syntax tree without the branches that only a type checker takes."""
     frontier: list[Any] = [tree]
     while frontier:
         node = frontier.pop()

@@ -169,7 +169,7 @@ def _open_pidfd(pid: int) -> int | None:
 
 def _pause(running_s: float) -> float:
     """Return how long to look away from a stage [s]: looking costs, and some stages run for days."""
-    return min(LONGEST_POLL_S, max(POLL_S, running_s / 50))
+    return min(LONGEST_POLL_S, max(POLL_S, running_s / 20))
 
 
 def _mark_of(scratch: Path) -> str:
