@@ -87,8 +87,8 @@ class LocalExecutor:
         try:
             process = _start(job, lock)
             began = time.monotonic()
-            with contextlib.closing(_End(process)) as end:
-                while not end.within(_pause(time.monotonic() - began)):
+            with contextlib.closing(End(process)) as end:
+                while not end.within(pause(time.monotonic() - began)):
                     self._echo.step()
                     tick()
         except KeyboardInterrupt:
@@ -138,10 +138,11 @@ def read_attempt(scratch: Path) -> Attempt | None:
         return None
 
 
-class _End:
+class End:
     """The end of a child, waited for without looking again and again where the system can tell."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        """Wait for nothing yet."""
         self._process = process
         self._descriptor = _open_pidfd(process.pid)
 
@@ -163,11 +164,14 @@ class _End:
 
 
 def _open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that is readable once a child has ended; None where there is no such thing (not Linux)."""
-    return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+    """Return a descriptor that is readable once a child has ended; None where the system or a container has none."""
+    if hasattr(os, "pidfd_open"):
+        with contextlib.suppress(OSError):
+            return os.pidfd_open(pid)
+    return None
 
 
-def _pause(running_s: float) -> float:
+def pause(running_s: float) -> float:
     """Return how long to look away from a stage [s]: looking costs, and some stages run for days."""
     return min(LONGEST_POLL_S, max(POLL_S, running_s / 20))
 

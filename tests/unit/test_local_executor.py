@@ -1,5 +1,6 @@
 """The local executor: who is alive, what a job's processes are, how an end is read."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from afm.errors import UserError
 from afm.jsonl import write_json
 from flows.executors import EXECUTORS, Job, OutcomeKind, make_executor
 from flows.executors.echo import Echo, tail
-from flows.executors.local import Attempt, LocalExecutor, read_attempt
+from flows.executors.local import Attempt, End, LocalExecutor, pause, read_attempt
 from flows.executors.processes import MARK_VARIABLE, end_job, end_members, is_alive, members
 
 SLEEP = "import time; time.sleep(60)"
@@ -215,3 +216,23 @@ def test_executors_are_chosen_by_name() -> None:
         assert make_executor({"AFM_EXECUTOR": name}).name == name
     with pytest.raises(UserError, match="AFM_EXECUTOR='slurm' is unknown; allowed: local"):
         make_executor({"AFM_EXECUTOR": "slurm"})
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["pidfd", "none"])
+def test_the_end_of_a_child_is_seen_at_once(monkeypatch: pytest.MonkeyPatch, refused: bool) -> None:
+    def refuse(_pid: int) -> int:
+        raise PermissionError(1, "seccomp")
+
+    if refused:
+        monkeypatch.setattr(os, "pidfd_open", refuse)
+    process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(0.5)"])
+    with contextlib.closing(End(process)) as end:
+        assert not end.within(0.01)
+        began = time.monotonic()
+        assert end.within(30)
+        assert time.monotonic() - began < 10
+    assert process.returncode == 0
+
+
+def test_a_stage_is_looked_at_less_often_the_longer_it_runs() -> None:
+    assert [pause(seconds) for seconds in (0, 1, 10, 86_400)] == [0.1, 0.1, 0.5, 1.0]
