@@ -5,7 +5,6 @@ from pathlib import Path
 
 from afm.errors import UserError
 from afm.jsonl import read_rows, write_json
-from afm.judging import open_bench
 from afm.params.agents import AgentsParams
 from afm.params.backends import ToolsParams
 from afm.params.judge import AskingParams, JudgeModel
@@ -79,6 +78,8 @@ def _train(settings: DapoRun, params: Params, context: Context) -> dict[str, flo
     Raises:
         UserError: the judge cannot be reached, or agrees with too little of the gold set.
     """
+    from afm.judging import open_bench
+
     bench = open_bench(
         settings.agents[context.agent],  # type: ignore[index]
         params.judge,

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial as bind
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from afm.agents import stop_strings, user_message
 from afm.averages import mean
 from afm.chat import ModelClient
 from afm.errors import UserError
 from afm.evaluation import Donors, FailureLimit, Key, PartialRecords, in_order, is_control, plan
-from afm.evaluator import Evaluator
 from afm.jsonl import read_rows, write_json, write_rows
 from afm.model_files import load_tokenizer, resolve_model
 from afm.params.agents import AgentParams
@@ -22,10 +22,13 @@ from afm.params.tools import SandboxParams
 from afm.rollout import Limits
 from afm.serving_client import with_served_model
 from afm.sessions import Decoding, prompt_ids
-from afm.tools.assembly import assemble_toolbox
 from afm.tools.facts import count_calls
 from afm.types import Query, StopReason, Trajectory
 from stages._stage import Context, Stage, main
+
+if TYPE_CHECKING:
+    from afm.evaluator import Evaluator
+    from afm.tools import Toolbox
 
 SERVER_LOG = "vllm.log"
 PARTIAL = "records.partial.jsonl"
@@ -97,8 +100,10 @@ def run(params: Params, inputs: Inputs, outputs: Outputs, context: Context) -> N
 
 def evaluator_of(
     params: Params, inputs: Inputs, context: Context, queries: Sequence[Query], *, total: int
-) -> Evaluator:
+) -> "Evaluator":
     """Gather what the rollouts share; checks every prompt and opens the tools before any server starts."""
+    from afm.evaluator import Evaluator
+
     tokenizer = load_tokenizer(resolve_model(inputs.model))
     max_model_len = params.serve.max_model_len
     message = bind(user_message, context.agent, params.agent, params.prompt.root)
@@ -122,18 +127,25 @@ def evaluator_of(
             max_tool_calls=params.agent.max_tool_calls,
             max_response_tokens=params.serve.max_response_tokens,
         ),
-        toolbox=assemble_toolbox(
-            params.agent,
-            params.sandbox,
-            params.tools,
-            inputs.index,
-            cell=f"evaluate@{context.agent}-{context.scale}-{context.variant}",
-        ),
+        toolbox=toolbox_of(params, inputs, context),
         donors=Donors(queries, params.evaluate.seed),
         partial=PartialRecords(context.scratch / PARTIAL),
         failures=FailureLimit(
             total, params.evaluate.max_failed_share, log=context.scratch / SERVER_LOG
         ),
+    )
+
+
+def toolbox_of(params: Params, inputs: Inputs, context: Context) -> "Toolbox":
+    """Open the agent's tools."""
+    from afm.tools.assembly import assemble_toolbox
+
+    return assemble_toolbox(
+        params.agent,
+        params.sandbox,
+        params.tools,
+        inputs.index,
+        cell=f"evaluate@{context.agent}-{context.scale}-{context.variant}",
     )
 
 
