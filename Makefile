@@ -36,7 +36,8 @@ soak: envs ## tests that run for hours
 	@$(PYTHON) -m pytest -m soak $(ARGS)
 
 bench: envs ## performance measurements; print ratios
-	@for script in benchmarks/[!_]*.py; do PYTHONPATH=. $(PYTHON) $$script || exit 1; done
+	@missed=0; for script in benchmarks/[!_]*.py; do \
+	  $(PYTHON) -m benchmarks.$$(basename $$script .py) || missed=1; done; exit $$missed
 
 base-model: envs ## make models/tiny-base again, from nothing: an hour or three
 	@$(PYTHON) -m afm.training.pretrain --out models/tiny-base $(ARGS)

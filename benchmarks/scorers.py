@@ -1,6 +1,6 @@
 """Whether each benchmark's scorer accepts its gold answers and refuses those of other rows: one JSON line per figure.
 
-`python benchmarks/scorers.py [FOLDER] [NAME ...]`: the folder of the files (default: AFM_BENCHMARKS, or
+`python -m benchmarks.scorers [FOLDER] [NAME ...]`: the folder of the files (default: AFM_BENCHMARKS, or
 shared/data/benchmarks beside the project), and which of them. Every exception is listed on stderr. The files are not
 part of the project.
 """

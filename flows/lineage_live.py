@@ -1,8 +1,8 @@
 """Curves of what trains now, brought to MLflow while it trains.
 
 A stage writes a row per step into its scratch; nothing of it knows of MLflow. What no output will hold is not shown: a
-sync of the record gives the same run. Whoever finishes the run later continues
-the same run, and so does a stage that was killed and goes on.
+sync of the record gives the same run. Whoever finishes the run later continues the same run, and so does a stage that
+was killed and goes on.
 """
 
 import fcntl

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, MutableMapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,15 @@ from afm.jsonl import write_text
 class Memory(MutableMapping[str, Any]):
     """Plain data by key, read at the first question."""
 
-    def __init__(self, path: Path) -> None:
-        """Keep it in `path`, which may not exist yet; a file that is cut short counts as empty."""
+    def __init__(self, path: Path, most: int | None = None) -> None:
+        """Keep it in `path`, which may not exist yet; a file that is cut short counts as empty.
+
+        Args:
+            path: the file.
+            most: how many entries are kept, the newest; None: all.
+        """
         self._path = path
+        self._most = most
         self._known: dict[str, Any] | None = None
         self._changed = False
 
@@ -37,7 +44,10 @@ class Memory(MutableMapping[str, Any]):
     def save(self) -> None:
         """Write what is new; a concurrent writer's entries may be lost, never wrong."""
         if self._changed:
-            write_text(self._path, json.dumps(self._known))
+            known = self._load()
+            surplus = len(known) - self._most if self._most is not None else 0
+            kept = dict(islice(known.items(), max(surplus, 0), None))
+            write_text(self._path, json.dumps(kept))
             self._changed = False
 
     def _load(self) -> dict[str, Any]:

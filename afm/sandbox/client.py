@@ -1,21 +1,15 @@
 """The sandbox as a client of its server."""
 
-from __future__ import annotations
-
 import os
 import time
-from http import HTTPStatus
-from typing import TYPE_CHECKING
 
+import httpx
 from pydantic import ValidationError
 
 from afm.errors import SandboxError
 from afm.params.tools import SandboxParams
 from afm.sandbox.base import Outcome, failure
 from afm.sandbox.protocol import EXECUTE, HEALTH, TOKEN_VARIABLE, Answer, Health, Request
-
-if TYPE_CHECKING:
-    import httpx
 
 QUEUE_S = 300.0
 """Longest wait for a place in the server's queue [s]."""
@@ -28,8 +22,6 @@ class RemoteSandbox:
 
     def __init__(self, url: str) -> None:
         """Take the address: `http://HOST:PORT` or `unix:///PATH`."""
-        import httpx
-
         path = url.removeprefix(UNIX) if url.startswith(UNIX) else None
         token = os.environ.get(TOKEN_VARIABLE, "")
         self._url = url
@@ -46,8 +38,6 @@ class RemoteSandbox:
         Raises:
             SandboxError: it does not answer, or refuses.
         """
-        import httpx
-
         try:
             answer = self._client.get(HEALTH, timeout=CONNECT_S)
             answer.raise_for_status()
@@ -57,8 +47,6 @@ class RemoteSandbox:
 
     def run(self, program: str, stdin: str | None, limits: SandboxParams) -> Outcome:
         """See `Sandbox`. Waiting for a place in the queue is not part of the time limit."""
-        import httpx
-
         asked = Request(program=_text(program), stdin=stdin and _text(stdin), limits=limits)
         body = asked.model_dump_json().encode()
         give_up = time.monotonic() + QUEUE_S
@@ -69,7 +57,7 @@ class RemoteSandbox:
                 )
             except httpx.HTTPError as error:
                 return failure(f"sandbox server {self._url}: {type(error).__name__}: {error}")
-            if answer.status_code != HTTPStatus.TOO_MANY_REQUESTS or time.monotonic() > give_up:
+            if answer.status_code != httpx.codes.TOO_MANY_REQUESTS or time.monotonic() > give_up:
                 return _read(answer)
             time.sleep(float(answer.headers.get("Retry-After", "1")))
 
@@ -84,7 +72,7 @@ def _text(text: str) -> str:
 
 
 def _read(answer: httpx.Response) -> Outcome:
-    if answer.status_code != HTTPStatus.OK:
+    if answer.status_code != httpx.codes.OK:
         return failure(f"sandbox server: HTTP {answer.status_code}: {answer.text[:400]}")
     try:
         return Answer.model_validate_json(answer.content).outcome()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from afm.errors import UserError
 from flows.hashing import IGNORED, Hasher, listing_md5
+from flows.memory import Memory
 from tests.support.toy import REPO
 
 
@@ -112,3 +113,15 @@ def test_a_spoilt_memory_is_no_memory(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_missing_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no such file or folder: .*gone"):
         Hasher(tmp_path / "memory").md5(tmp_path / "gone")
+
+
+def test_a_memory_keeps_the_newest(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "memory", 3)
+    memory.update({str(number): number for number in range(5)})
+    memory.save()
+    assert dict(Memory(tmp_path / "memory", 3)) == {"2": 2, "3": 3, "4": 4}
+    memory = Memory(tmp_path / "memory", 3)
+    memory["5"] = 5
+    memory.save()
+    assert list(Memory(tmp_path / "memory")) == ["3", "4", "5"]
+    assert list(Memory(tmp_path / "gone", 3)) == []
