@@ -209,12 +209,13 @@ def test_another_model_than_the_revision_says_is_refused(toy: EndpointToy) -> No
 @pytest.mark.soak
 def test_an_endpoint_without_anybody_ends_itself(toy: EndpointToy) -> None:
     """The last safeguard: its runner is killed before the stage's Job, and nobody comes again."""
-    idle = toy.settings["endpoints"] | {"idle_s": 3}
-    toy.configure(endpoints=idle, pending_deadline_s=2)
+    idle = toy.settings["endpoints"] | {"idle_s": 11}
+    toy.configure(endpoints=idle, pending_deadline_s=10)
     process = toy.submit(*words())
     wait_for(lambda: toy.endpoints())
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    wait_for(toy.cluster.processes)
     wait_for(lambda: toy.cluster.processes() == [])
     code, output = submit(toy)
     assert code == 0, output
@@ -224,8 +225,8 @@ def test_an_endpoint_without_anybody_ends_itself(toy: EndpointToy) -> None:
 
 @pytest.mark.soak
 def test_an_endpoint_that_idles_beside_a_queue_is_started_again(toy: EndpointToy) -> None:
-    idle = toy.settings["endpoints"] | {"idle_s": 6}
-    toy.configure(endpoints=idle, pending_deadline_s=2, queue="gpus")
+    idle = toy.settings["endpoints"] | {"idle_s": 11}
+    toy.configure(endpoints=idle, pending_deadline_s=10, queue="gpus")
     process = toy.submit(*words())
     wait_for(lambda: toy.endpoints())
     admit(toy, toy.endpoints()[0])

@@ -121,11 +121,12 @@ class Patience:
         self._name, self._jobs, self._settings = name, jobs, settings
         self._grace_s, self._say = grace_s, say
         self._told: set[str] = set()
+        self._seen_waiting: float | None = None
 
     def given_up(self, found: Object, pods: list[Object]) -> Outcome | None:
         """Tell why a Job does not run, and end it after the pending deadline; None while there is hope."""
         lost = lost_since(pods, time.time())
-        since = waiting_since(found, pods) if lost is None else lost
+        since = self._waiting_since(found, pods) if lost is None else lost
         if since is None:
             return None
         why = self._why(pods) if lost is None else _LOST
@@ -138,6 +139,19 @@ class Patience:
             self._jobs.delete(self._name, self._grace_s)
         why = why or _SILENT
         return Outcome(kind=why.kind, reason=why.reason)
+
+    def _waiting_since(self, found: Object, pods: list[Object]) -> float | None:
+        """Count from what was seen, not from the Job's stamps alone, which can be hours old without a fault.
+
+        A Job that a queue has just let go has no start yet, and that of a drained node has no pod for a moment.
+        """
+        since = waiting_since(found, pods)
+        if since is None:
+            self._seen_waiting = None
+            return None
+        if self._seen_waiting is None:
+            self._seen_waiting = time.time()
+        return max(since, self._seen_waiting)
 
     def _why(self, pods: list[Object]) -> Waiting | None:
         names = [self._name, *(pod["metadata"]["name"] for pod in pods if not has_started(pod))]

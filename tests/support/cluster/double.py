@@ -142,6 +142,8 @@ class Double:
     def _order(self, request: web.Request, action: str, arguments: dict[str, Any]) -> Any:
         actions: dict[str, Callable[..., Any]] = {
             "freeze": self.faults.freeze,
+            "stop_controllers": self.faults.stop_controllers,
+            "age": lambda **what: fault.age(self.store, **what),
             "outage": lambda seconds: self._outage(request, seconds),
             "stale_watches": self.faults.stale,
             "expire_watches": self.store.compact,

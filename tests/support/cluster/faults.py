@@ -1,6 +1,7 @@
 """What goes wrong on purpose."""
 
 import asyncio
+import datetime
 import time
 from collections import Counter
 from typing import Any
@@ -19,6 +20,7 @@ class Faults:
     def __init__(self) -> None:
         self.frozen_until = 0.0
         self.out_until = 0.0
+        self.controllers_back = 0.0
         self.stale_until = 0.0
         self.requests: Counter[str] = Counter()
         self.log_streams: dict[int, web.Request] = {}
@@ -27,8 +29,8 @@ class Faults:
 
     @property
     def is_paused(self) -> bool:
-        """Controllers cannot work either: all they do goes through the API."""
-        return time.time() < max(self.frozen_until, self.out_until)
+        """Controllers cannot work while the API does not: all they do goes through it."""
+        return time.time() < max(self.frozen_until, self.out_until, self.controllers_back)
 
     async def gate(self, request: web.Request) -> bool:
         """Hold a request while the API is frozen; cut it while it is out, and say so."""
@@ -44,6 +46,10 @@ class Faults:
 
     def freeze(self, seconds: float) -> None:
         self.frozen_until = time.time() + seconds
+
+    def stop_controllers(self, seconds: float) -> None:
+        """Let the API answer while nothing acts on what it holds, as an overloaded control plane does."""
+        self.controllers_back = time.time() + seconds
 
     def outage(self, seconds: float, server: web.Server, own: Any) -> None:
         """Cut every connection but the one that asks for it, and every new one for a time."""
@@ -79,6 +85,15 @@ def evict(store: Store, namespace: str, name: str, grace_s: int | None = None) -
 
 def preempt_pod(store: Store, namespace: str, name: str) -> None:
     preempt(store, store.get("pods", namespace, name), by="someone-of-higher-priority")
+
+
+def age(store: Store, resource: str, namespace: str, name: str, seconds: float) -> None:
+    """Make an object older than it is."""
+    value = store.get(resource, namespace, name)
+    created = datetime.datetime.fromisoformat(value["metadata"]["creationTimestamp"])
+    earlier = created - datetime.timedelta(seconds=seconds)
+    value["metadata"]["creationTimestamp"] = f"{earlier:%Y-%m-%dT%H:%M:%SZ}"
+    store.put(resource, value)
 
 
 def lose_node(store: Store, name: str) -> list[str]:

@@ -78,6 +78,14 @@ class Handle:
         """Let the API take requests and answer none; what it took it does afterwards."""
         self.order("freeze", seconds=seconds)
 
+    def stop_controllers(self, seconds: float) -> None:
+        """Let the API answer while no controller acts."""
+        self.order("stop_controllers", seconds=seconds)
+
+    def age(self, resource: str, name: str, seconds: float, *, namespace: str = "afm") -> None:
+        """Make an object older than it is."""
+        self.order("age", resource=resource, namespace=namespace, name=name, seconds=seconds)
+
     def outage(self, seconds: float) -> None:
         """Cut every connection now and for a time; pods go on."""
         self.order("outage", seconds=seconds)
