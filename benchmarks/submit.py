@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks._figures import Figure, at_most, print_figures
 from flows.copies import SMOKE, make_copy
 from flows.dag import read_plan
+from flows.precompile import precompile
 from tests.support.cluster import Cluster
 from tests.support.cluster_toy import ClusterToy, config
 from tests.support.toy import Toy
@@ -83,6 +84,7 @@ def real_stages(root: Path, folder: Path) -> Iterator[Figure]:
     """Run the pipeline at scale `smoke` cell by cell and measure each submit."""
     copy = folder / "smoke"
     make_copy(root, copy, SMOKE)
+    precompile(copy)  # as `make envs` does
     timer = Timer(folder, copy / ".venv" / "bin" / "python")
     environment = {**os.environ, "AFM_PYTHON": str(timer.path), "AFM_LINEAGE": "0"}
     for cell in read_plan(copy).cells:
@@ -100,6 +102,7 @@ def planning(root: Path, folder: Path) -> Figure:
     make_copy(
         root, copy, dict([names.split("=")]) | scales | {"screen.sft_policy_agents": "[code]"}
     )
+    precompile(copy)
     command = [sys.executable, "-m", "flows.cli", "run", "--dry-run", "--json"]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     began = time.monotonic()

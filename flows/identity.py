@@ -15,6 +15,9 @@ from flows.memory import Memory
 from stages._closure import code_hashes
 from stages._stage import Stage, cell_axes, flag, load_params, make_parser, path_fields
 
+MOST_MENTIONS = 2000
+"""Files of code of which is remembered what they mention: several versions of all. Every submit reads them [files]."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -93,12 +96,17 @@ def load_stage(name: str) -> Stage:
     return stage
 
 
-def stage_names() -> list[str]:
-    """Return the stages that exist, sorted."""
+def stage_names(root: Path | None = None) -> list[str]:
+    """Return the stages that exist, sorted: those of a checkout, or those that this process would load."""
     import stages
 
-    folder = Path(stages.__path__[0])
+    folder = Path(stages.__path__[0]) if root is None else root / "stages"
     return sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+
+
+def known_mentions(home: Path) -> Memory:
+    """Return what is remembered of files of code, for `code_hashes`."""
+    return Memory(home / ".scratch" / "mentions.json", MOST_MENTIONS)
 
 
 def ingredients(

@@ -86,6 +86,7 @@ def main() -> None:
     ]
     try:
         set_up([environment for environment in wanted if not environment.is_current()])
+        precompile()
     except (UserError, subprocess.CalledProcessError) as error:
         sys.exit(f"bin/setup: {error}")
 
@@ -106,6 +107,13 @@ def set_up(wanted: Sequence[Environment]) -> None:
         print(f"setting up {environment.folder.name} ...", flush=True)
         install(environment, uv, backend, {**os.environ, **settings})
         print(f"{environment.folder.name} is ready ({time.monotonic() - began:.0f} s)", flush=True)
+
+
+def precompile() -> None:
+    """Let the environment of the pipeline compile the checkout's code, where there is one."""
+    python = ROOT / ".venv" / "bin" / "python"
+    if python.exists():
+        subprocess.run([str(python), "-m", "flows.precompile"], check=True, cwd=ROOT)
 
 
 def install(

@@ -16,6 +16,7 @@ from flows.identity import (
     Request,
     differences,
     ingredients,
+    known_mentions,
     params_tree,
     parse_request,
 )
@@ -29,8 +30,6 @@ from stages._stage import ENDPOINTS
 
 PARAMS = "params.json"
 """File in scratch with the declared sections as they were when the job was asked for."""
-MOST_MENTIONS = 2000
-"""Files of code of which is remembered what they mention: several versions of all. Every submit reads them [files]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +176,7 @@ def prepare(words: Sequence[str]) -> Submission:
     hasher = Hasher(workspace.home / ".scratch" / "hashes.json")
     request = parse_request(words)
     executor = make_executor(os.environ)
-    mentions = Memory(workspace.home / ".scratch" / "mentions.json", MOST_MENTIONS)
+    mentions = known_mentions(workspace.home)
     parts = _ingredients(request, workspace, hasher, executor, mentions)
     hasher.save()
     mentions.save()

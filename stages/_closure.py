@@ -8,8 +8,7 @@ import ast
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from functools import cache
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, TypedDict, TypeGuard
 
@@ -28,13 +27,11 @@ class Mentions(TypedDict):
     """What a file of code mentions."""
 
     names: list[str]
-    """Dotted names of its imports."""
+    """Dotted names of its imports from `PACKAGES`."""
     texts: list[str]
     """Strings in it that could name a module or a file."""
 
 
-Files = Callable[[str], Iterable[Path]]
-"""Finds the files of a dotted name."""
 _MENTIONING = {ast.Import, ast.ImportFrom, ast.Constant}
 _SUBMIT = re.compile(r"bin/submit\s+(\w+)")
 
@@ -65,34 +62,68 @@ def code_hashes(
     Raises:
         UserError: as `closure`.
     """
-    if _module_file(root, module) is None:
-        raise UserError(f"no module {module} in {root}")
-    files = cache(lambda name: tuple(_files(root, name)))
+    tree = _Tree(root)
     known = {} if known is None else known
-    found: dict[Path, str] = {}
-    frontier = [*files(module)]
+    found: dict[str, str] = {}
+    frontier = [*tree.files(module)]
+    if not frontier:
+        raise UserError(f"no module {module} in {root}")
     while frontier:
         path = frontier.pop()
         if path not in found:
-            source = path.read_bytes()
+            source = tree.read(path)
             found[path] = hashlib.md5(source).hexdigest()
-            if path.suffix == ".py":
-                package = path.parent.relative_to(root).parts
+            if path.endswith(".py"):
+                package = tuple(path.split("/")[:-1])
                 key = f"{_OWN_MD5} {'.'.join(package)} {found[path]}"
                 if key not in known:
-                    known[key] = _mentions(source, path, package)
-                frontier.extend(_references(root, path, known[key], files))
-    return dict(sorted((path.relative_to(root).as_posix(), md5) for path, md5 in found.items()))
+                    known[key] = _mentions(source, root / path, package)
+                frontier.extend(tree.mentioned(path, known[key]))
+    return dict(sorted(found.items()))
 
 
-def _references(root: Path, path: Path, mentions: Mentions, files: Files) -> Iterator[Path]:
-    for name in mentions["names"]:
-        yield from files(name)
-    for text in mentions["texts"]:
-        match = _MODULE_NAME.match(text)
-        if match:
-            yield from files(match.group())
-        yield from _named_files(path, text)
+class _Tree:
+    """The files of a checkout by name, each looked up once. Paths are relative and plain text: objects cost more."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def read(self, path: str) -> bytes:
+        with open(f"{self._root}/{path}", "rb") as stream:
+            return stream.read()
+
+    def mentioned(self, path: str, mentions: Mentions) -> Iterator[str]:
+        """Yield the files that a file mentions."""
+        for name in mentions["names"]:
+            yield from self.files(name)
+        folder = path.rpartition("/")[0]
+        for text in mentions["texts"]:
+            match = _MODULE_NAME.match(text)
+            if match:
+                yield from self.files(match.group())
+            beside = os.path.normpath(f"{folder}/{text}")
+            if not beside.startswith("..") and self._is_file(beside):
+                yield beside
+
+    def files(self, name: str) -> tuple[str, ...]:
+        """Return a module's file and the `__init__` of each package above it; nothing for a foreign name."""
+        if name not in self._known:
+            self._known[name] = tuple(self._find(name.split(".")))
+        return self._known[name]
+
+    def _find(self, parts: list[str]) -> Iterator[str]:
+        base = "/".join(parts)
+        module = next(filter(self._is_file, (f"{base}.py", f"{base}/__init__.py")), None)
+        if parts[0] in PACKAGES and module is not None:
+            yield module
+            for length in range(1, len(parts)):
+                package = f"{'/'.join(parts[:length])}/__init__.py"
+                if self._is_file(package):
+                    yield package
+
+    def _is_file(self, path: str) -> bool:
+        return os.path.isfile(f"{self._root}/{path}")  # noqa: PTH113 - asked a thousand times
 
 
 def _mentions(source: bytes, path: Path, package: tuple[str, ...]) -> Mentions:
@@ -107,7 +138,8 @@ def _mentions(source: bytes, path: Path, package: tuple[str, ...]) -> Mentions:
             names |= dict.fromkeys(_imported(node, package))
         elif _may_name(node.value):
             texts[node.value] = None
-    return Mentions(names=list(names), texts=list(texts))
+    own = [name for name in names if name.split(".")[0] in PACKAGES]
+    return Mentions(names=own, texts=list(texts))
 
 
 def _mentioning_nodes(tree: ast.AST) -> Iterator[Any]:
@@ -122,8 +154,8 @@ def _mentioning_nodes(tree: ast.AST) -> Iterator[Any]:
             yield node
         elif kind is ast.If and "TYPE_CHECKING" in ast.unparse(node.test):
             frontier.extend(node.orelse)
-        elif isinstance(node, ast.AST):
-            frontier.extend([getattr(node, name, None) for name in node._fields])
+        elif kind is not ast.Name and isinstance(node, ast.AST):
+            frontier.extend(vars(node).values())
 
 
 def _imported(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
@@ -138,43 +170,14 @@ def _imported(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
 
 
 def _may_name(value: object) -> TypeGuard[str]:
-    """Tell whether a constant could be the name of a module or a file."""
-    return isinstance(value, str) and 0 < len(value) <= 200 and "\n" not in value and "." in value
-
-
-def _named_files(path: Path, value: str) -> Iterator[Path]:
-    """Yield the file beside `path` that a string names, if it does."""
-    if "." in value.strip(".") and not value.startswith("/"):
-        beside = path.parent / value
-        if beside.is_file():
-            yield Path(os.path.normpath(beside))
-
-
-def _files(root: Path, name: str) -> Iterator[Path]:
-    """Yield a module's file and the `__init__` of each package above it; nothing for a foreign name."""
-    path = _module_file(root, name)
-    if path is not None:
-        yield path
-        yield from _packages(root, name)
-
-
-def _module_file(root: Path, name: str) -> Path | None:
-    parts = name.split(".")
-    if parts[0] not in PACKAGES:
-        return None
-    base = root.joinpath(*parts)
-    for candidate in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
-        if candidate.is_file():
-            return candidate
-    return None
-
-
-def _packages(root: Path, name: str) -> Iterator[Path]:
-    folder = root
-    for part in name.split(".")[:-1]:
-        folder = folder / part
-        if (folder / "__init__.py").is_file():
-            yield folder / "__init__.py"
+    """Tell whether a constant could be the name of a module or of a file beside it."""
+    return (
+        isinstance(value, str)
+        and len(value) <= 200
+        and "\n" not in value
+        and "." in value.strip(".")
+        and not value.startswith("/")
+    )
 
 
 def is_code(dep: str) -> bool:

@@ -14,4 +14,4 @@ Count = Annotated[int, Field(ge=0)]
 class Section(BaseModel):
     """A section of params.yaml. Code supplies no default that changes a result."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)

@@ -1,5 +1,7 @@
 """Reading a params file and cutting out one section; knows no section, so a stage depends on its own alone."""
 
+import pickle
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,9 +16,13 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """Read a YAML file as plain data."""
+    """Read a YAML file as plain data, anew each time and parsed once for each content.
+
+    Raises:
+        UserError: missing file, malformed YAML, no mapping.
+    """
     try:
-        tree = parse_yaml(path.read_text(encoding="utf-8"))
+        tree = pickle.loads(_pickled(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise UserError(f"no such params file: {path}") from error
     except yaml.YAMLError as error:
@@ -24,6 +30,12 @@ def read_tree(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise UserError(f"{path} must hold a mapping, got {type(tree).__name__}")
     return tree
+
+
+@lru_cache(maxsize=4)
+def _pickled(text: str) -> bytes:
+    """Parse YAML; as bytes, so that each reader gets data of its own."""
+    return pickle.dumps(parse_yaml(text))
 
 
 def cut(tree: dict[str, Any], key: str, *, where: str) -> Any:
